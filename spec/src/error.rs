@@ -1,0 +1,102 @@
+//! The errors a user can meet, each with a code that never changes.
+
+use std::fmt;
+
+/// A stable error code. Its text is what scripts match on; see [`Code::as_str`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// An annotation is wrong by itself.
+    InvalidRequest,
+    /// Two annotations contradict each other.
+    Conflict,
+    /// The node's configuration forbids the request.
+    Denied,
+    /// There is no GPU, no driver, or none that matches `fgpu/device` and `fgpu/model`.
+    NoGpu,
+    /// The request can never be satisfied on this node, even when it is empty.
+    TooLarge,
+    /// The node's total free capacity is short now.
+    NoCapacity,
+    /// The total would do, but no single GPU has it.
+    Fragmented,
+    /// There is no free placement for the MIG profile.
+    NoMigPlacement,
+    /// The request queued for `fgpu/wait` and no room came.
+    TimedOut,
+    /// The GPU refuses work.
+    GpuUnhealthy,
+    /// The NVIDIA driver or NVML failed.
+    DriverError,
+    /// The allocator file failed its check.
+    StateCorrupt,
+    /// The node or its configuration is at fault: a file cannot be read or written, a program is missing.
+    Internal,
+}
+
+impl Code {
+    /// Every code, in the order of the documentation.
+    pub const ALL: [Code; 13] = [
+        Code::InvalidRequest,
+        Code::Conflict,
+        Code::Denied,
+        Code::NoGpu,
+        Code::TooLarge,
+        Code::NoCapacity,
+        Code::Fragmented,
+        Code::NoMigPlacement,
+        Code::TimedOut,
+        Code::GpuUnhealthy,
+        Code::DriverError,
+        Code::StateCorrupt,
+        Code::Internal,
+    ];
+
+    /// The code as it is printed, for example `no-capacity`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Code::InvalidRequest => "invalid-request",
+            Code::Conflict => "conflict",
+            Code::Denied => "denied",
+            Code::NoGpu => "no-gpu",
+            Code::TooLarge => "too-large",
+            Code::NoCapacity => "no-capacity",
+            Code::Fragmented => "fragmented",
+            Code::NoMigPlacement => "no-mig-placement",
+            Code::TimedOut => "timed-out",
+            Code::GpuUnhealthy => "gpu-unhealthy",
+            Code::DriverError => "driver-error",
+            Code::StateCorrupt => "state-corrupt",
+            Code::Internal => "internal",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An error as every front end prints it: `fgpu: CODE: MESSAGE`.
+///
+/// The message names the request, the reason and what to do next, in one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("fgpu: {code}: {message}")]
+pub struct Error {
+    /// The stable code.
+    pub code: Code,
+    /// What was asked, why it failed, what to do next.
+    pub message: String,
+}
+
+impl Error {
+    /// Makes an error from its parts.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// An I/O failure on the node, with the path it concerns.
+    pub fn io(doing: &str, path: &std::path::Path, source: &std::io::Error) -> Self {
+        Self::new(Code::Internal, format!("cannot {doing} {}: {source}", path.display()))
+    }
+}

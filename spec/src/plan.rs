@@ -1,0 +1,57 @@
+//! The plan of edits to an OCI spec, and the document it is applied to.
+
+use std::path::PathBuf;
+
+/// A device node to create and to allow in the device cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Absolute path in the container.
+    pub path: String,
+    /// Major number, stat'ed live on the host.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner on the host.
+    pub uid: u32,
+    /// Group on the host.
+    pub gid: u32,
+}
+
+/// A bind mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Absolute path on the host. Never taken from an image.
+    pub source: PathBuf,
+    /// Absolute path in the container; the runtime resolves it inside the root file system.
+    pub destination: String,
+    /// Whether the container may write to it.
+    pub writable: bool,
+}
+
+/// The hook that releases when the front end could not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Poststop {
+    /// Absolute path of `fgpu-hook`.
+    pub path: PathBuf,
+    /// Arguments, `argv[0]` included.
+    pub args: Vec<String>,
+    /// The whole environment of the hook, never empty (facts: an absent list inherits somebody's).
+    pub env: Vec<String>,
+    /// Seconds until the runtime kills it.
+    pub timeout: u32,
+}
+
+/// Everything that is to change in a container's `config.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Annotations to set, for example `fgpu/grant`.
+    pub annotations: Vec<(String, String)>,
+    /// Device nodes to create and allow.
+    pub nodes: Vec<Node>,
+    /// Bind mounts, in order, after the container's own.
+    pub mounts: Vec<Mount>,
+    /// The release hook.
+    pub poststop: Option<Poststop>,
+}
