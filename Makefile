@@ -1,0 +1,63 @@
+# make          build everything
+# make install  DESTDIR= PREFIX=/usr
+# make demo     a quarter of a GPU with docker, in a lab of its own (root)
+# make test     lints, unit tests, and real Docker, containerd, runc and crun in the lab (root)
+# make bench    measurements for BENCHMARKS.md (root)
+
+PREFIX  ?= /usr
+DESTDIR ?=
+CARGO   ?= cargo
+# A target named in full makes cargo apply RUSTFLAGS to what it ships and not to build scripts and macros.
+HOST    := $(shell rustc -vV | sed -n 's/^host: //p')
+STATIC  := target/$(HOST)/release
+# The front ends are in the way of every container: static, so that the loader has nothing to do, no library of
+# the host is needed and no variable of the caller's is heard.
+STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
+
+.PHONY: all host quota simulated install lint unit lab test demo bench clean
+
+all: host quota
+
+host:
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked --target $(HOST) -p fgpu-hook -p fgpu-shim
+	$(CARGO) build --release --locked -p fgpu
+
+quota:
+	cd quota && $(CARGO) build --release --locked
+
+simulated:
+	cd tests/driver && $(CARGO) build --release --locked
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/fgpu
+	install -m 0755 $(addprefix $(STATIC)/,$(STATIC_PROGRAMS)) target/release/fgpu $(DESTDIR)$(PREFIX)/bin
+	install -m 0644 quota/target/release/libfgpu-cuda.so quota/target/release/libfgpu-nvml.so $(DESTDIR)$(PREFIX)/lib/fgpu
+
+lint:
+	$(CARGO) fmt --all --check
+	cd quota && $(CARGO) fmt --all --check
+	cd tests/driver && $(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd quota && $(CARGO) clippy --locked --workspace -- -D warnings
+	cd tests/driver && $(CARGO) clippy --locked --workspace -- -D warnings
+
+unit: quota
+	$(CARGO) test --locked --workspace --exclude fgpu-lab
+	cd quota && $(CARGO) test --locked --workspace
+	cd tests/driver && $(CARGO) test --locked --workspace
+
+lab: all simulated
+	tests/lab/run $(LAB)
+
+test: lint unit lab
+
+demo: all simulated
+	tests/lab/demo
+
+bench: all simulated
+	tests/lab/bench
+
+clean:
+	$(CARGO) clean
+	cd quota && $(CARGO) clean
+	cd tests/driver && $(CARGO) clean
