@@ -1,0 +1,136 @@
+//! A reader of `/etc/ld.so.cache`, for libraries that a distribution puts where nobody would look.
+//!
+//! Layout (glibc's `sysdeps/generic/dl-cache.h`; all numbers in the byte order of the machine that wrote it):
+//!
+//! ```text
+//! old part, optional      "ld.so-1.7.0" NUL, nlibs u32, nlibs × { flags i32, key u32, value u32 }, padding to 8
+//! new part, at base       "glibc-ld.so.cache1.1", nlibs u32, len_strings u32, flags u8, 3 unused,
+//!                         extension_offset u32, 3 × u32 unused                                      48 bytes
+//!   nlibs ×               { flags i32, key u32, value u32, osversion u32, hwcap u64 }                24 bytes
+//!   strings               NUL-terminated; key (SONAME) and value (path) are offsets from base
+//! ```
+//!
+//! The file is treated as untrusted data: every offset is checked, nothing is allocated that the file does not
+//! hold, and strings have a greatest length. Only the new part is read: every glibc since 2.2 writes it.
+
+const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
+const OLD_HEADER: usize = 16;
+const OLD_ENTRY: usize = 12;
+const NEW_MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+const NEW_HEADER: usize = 48;
+const NEW_ENTRY: usize = 24;
+/// `PATH_MAX` of Linux; no path that is of use is longer.
+const MAX_STRING: usize = 4096;
+
+/// One library that the loader finds by its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The name that programs ask for, usually the SONAME.
+    pub name: &'a str,
+    /// The absolute path, in the file system that the cache belongs to.
+    pub path: &'a str,
+}
+
+/// The entries of a cache in the machine's own byte order, those that are out of bounds or not UTF-8 left out.
+/// Entries of other architectures (32-bit libraries) are among them. `None` if it is no such cache.
+pub fn entries(cache: &[u8]) -> Option<impl Iterator<Item = Entry<'_>>> {
+    let new = new_part(cache)?;
+    let count = usize::try_from(number(new, NEW_MAGIC.len())?).ok()?;
+    // zip of what there is and what is claimed: a false count reads nothing beyond the end.
+    let table = new.get(NEW_HEADER..)?.chunks_exact(NEW_ENTRY).take(count);
+    Some(table.filter_map(move |entry| {
+        Some(Entry { name: string(new, number(entry, 4)?)?, path: string(new, number(entry, 8)?)? })
+    }))
+}
+
+/// The part that starts with the new magic: the whole file, or what follows the old part.
+fn new_part(cache: &[u8]) -> Option<&[u8]> {
+    let new = if cache.starts_with(OLD_MAGIC) {
+        let count = usize::try_from(number(cache, 12)?).ok()?;
+        let end = count.checked_mul(OLD_ENTRY)?.checked_add(OLD_HEADER)?;
+        cache.get(end.checked_next_multiple_of(8)?..)?
+    } else {
+        cache
+    };
+    new.starts_with(NEW_MAGIC).then_some(new)
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+fn string(new: &[u8], at: u32) -> Option<&str> {
+    let rest = new.get(usize::try_from(at).ok()?..)?;
+    let end = rest.iter().take(MAX_STRING).position(|byte| *byte == 0)?;
+    std::str::from_utf8(&rest[..end]).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::ld_cache;
+
+    const LIBRARIES: [(&str, &str); 2] =
+        [("libcuda.so.1", "/usr/lib/nvidia/libcuda.so.1"), ("libc.so.6", "/lib/libc.so.6")];
+
+    fn names(cache: &[u8]) -> Option<Vec<(&str, &str)>> {
+        entries(cache).map(|entries| entries.map(|entry| (entry.name, entry.path)).collect())
+    }
+
+    #[test]
+    fn reads_what_was_written() {
+        assert_eq!(names(&ld_cache(&LIBRARIES)), Some(LIBRARIES.to_vec()));
+    }
+
+    #[test]
+    fn skips_an_old_part() {
+        for count in 0..4_u32 {
+            let mut cache = b"ld.so-1.7.0\0".to_vec();
+            cache.extend(count.to_ne_bytes());
+            cache.resize((OLD_HEADER + count as usize * OLD_ENTRY).next_multiple_of(8), 0xff);
+            cache.extend(ld_cache(&LIBRARIES));
+            assert_eq!(names(&cache), Some(LIBRARIES.to_vec()), "{count}");
+        }
+    }
+
+    #[test]
+    fn every_truncation_and_every_flipped_byte_is_survived() {
+        let cache = ld_cache(&LIBRARIES);
+        for end in 0..cache.len() {
+            assert!(names(&cache[..end]).is_none_or(|found| found.len() < 2), "{end}");
+        }
+        for at in 0..cache.len() {
+            let mut bad = cache.clone();
+            bad[at] ^= 0xff;
+            assert!(names(&bad).is_none_or(|found| found.len() <= 2), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_false_count_reads_no_more_than_there_is() {
+        let mut cache = ld_cache(&LIBRARIES);
+        cache[NEW_MAGIC.len()..NEW_MAGIC.len() + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert!(names(&cache).unwrap().starts_with(&LIBRARIES));
+        let mut old = b"ld.so-1.7.0\0".to_vec();
+        old.extend(u32::MAX.to_ne_bytes());
+        assert_eq!(names(&old), None);
+    }
+
+    #[test]
+    fn what_is_no_cache_is_none() {
+        assert_eq!(names(b""), None);
+        assert_eq!(names(b"\x7fELF"), None);
+    }
+
+    #[test]
+    fn the_cache_of_this_machine() {
+        // A machine of musl or Nix has none.
+        let Ok(cache) = std::fs::read("/etc/ld.so.cache") else { return };
+        let found = names(&cache).expect("glibc's ldconfig wrote it");
+        assert!(
+            found.iter().any(|(name, path)| name.starts_with("libc.so.") && path.starts_with('/')),
+            "{found:?}"
+        );
+    }
+}

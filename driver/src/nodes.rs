@@ -1,0 +1,216 @@
+//! The device nodes of a grant, looked up at every create.
+//!
+//! Majors of `nvidia-uvm` and of the capabilities are given out when the module loads and nodes are made by
+//! `nvidia-modprobe` or udev at any time, so nothing about them is remembered.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use fgpu_spec::{Code, Error, Gpu, Node};
+
+use crate::procfs::CharacterDevices;
+use crate::rooted::under;
+
+/// Names under which the GPUs' driver registers its major: `nvidia-frontend` up to 550.39, `nvidia` since.
+const GPU_DRIVER: &[&str] = &["nvidia", "nvidia-frontend", "nvidiactl"];
+const UVM_DRIVER: &[&str] = &["nvidia-uvm"];
+
+/// Minor of `/dev/nvidiactl` (`NV_CONTROL_DEVICE_MINOR` of the open kernel module).
+const CONTROL_MINOR: u32 = 255;
+const UVM_MINOR: u32 = 0;
+const UVM_TOOLS_MINOR: u32 = 1;
+
+/// The device nodes that a container with `gpus` needs, as they are now: `/dev/nvidiactl`, one
+/// `/dev/nvidia<minor>` per GPU in the order given, and `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools` when they
+/// exist. They are looked up in `<root>/dev` if that has a `nvidiactl`, else in `/dev`.
+///
+/// # Errors
+/// `driver-error` if a node is missing, is no character device, or has another number than the driver has now:
+/// a node left over from another boot could lead to another device.
+pub fn nodes(root: &Path, gpus: &[&Gpu]) -> Result<Vec<Node>, Error> {
+    let inside = under(root, "/dev");
+    let dev = if inside.join("nvidiactl").symlink_metadata().is_ok() { inside } else { "/dev".into() };
+    let look = Look { dev, devices: CharacterDevices::read(root) };
+
+    let mut nodes = vec![look.required("nvidiactl", GPU_DRIVER, CONTROL_MINOR)?];
+    for gpu in gpus {
+        nodes.push(look.required(&format!("nvidia{}", gpu.minor), GPU_DRIVER, gpu.minor)?);
+    }
+    nodes.extend(look.optional("nvidia-uvm", UVM_DRIVER, UVM_MINOR)?);
+    nodes.extend(look.optional("nvidia-uvm-tools", UVM_DRIVER, UVM_TOOLS_MINOR)?);
+    Ok(nodes)
+}
+
+struct Look {
+    dev: PathBuf,
+    devices: CharacterDevices,
+}
+
+impl Look {
+    fn required(&self, name: &str, driver: &[&str], minor: u32) -> Result<Node, Error> {
+        self.optional(name, driver, minor)?.ok_or_else(|| {
+            Error::new(
+                Code::DriverError,
+                format!(
+                    "{} does not exist; `nvidia-modprobe -c {minor}` makes it",
+                    self.dev.join(name).display()
+                ),
+            )
+        })
+    }
+
+    fn optional(&self, name: &str, driver: &[&str], minor: u32) -> Result<Option<Node>, Error> {
+        let path = self.dev.join(name);
+        let found = match fs::symlink_metadata(&path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("look at", &path, &error)),
+        };
+        let wrong = |what: String| {
+            let path = path.display();
+            Error::new(
+                Code::DriverError,
+                format!("{path} {what}; remove it and let `nvidia-modprobe -c 0 -u` make it again"),
+            )
+        };
+        if !found.file_type().is_char_device() {
+            return Err(wrong("is no character device".into()));
+        }
+        let (major, actual) = (rdev_major(found.rdev()), rdev_minor(found.rdev()));
+        let known = self.devices.majors(driver);
+        // A table without this driver says nothing about its numbers.
+        if !known.is_empty() && (!known.contains(&major) || actual != minor) {
+            return Err(wrong(format!(
+                "is device {major}:{actual}, but the driver's is {}:{minor}",
+                known[0]
+            )));
+        }
+        Ok(Some(Node {
+            path: format!("/dev/{name}"),
+            major,
+            minor: actual,
+            mode: found.mode() & 0o7777,
+            uid: found.uid(),
+            gid: found.gid(),
+        }))
+    }
+}
+
+/// The major in a `dev_t` as Linux's C libraries encode it (`gnu_dev_major`).
+fn rdev_major(dev: u64) -> u32 {
+    ((dev >> 8) & 0xfff | (dev >> 32) & 0xffff_f000) as u32
+}
+
+/// The minor in a `dev_t` (`gnu_dev_minor`).
+fn rdev_minor(dev: u64) -> u32 {
+    (dev & 0xff | (dev >> 12) & 0xffff_ff00) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+    use super::*;
+    use crate::fake::{Root, gpu};
+
+    const DEVICES: &str = "Character devices:\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n";
+
+    /// Makes a node, or says that this machine does not let us (mknod needs CAP_MKNOD).
+    fn make(root: &Root, name: &str, major: u64, minor: u64) -> bool {
+        root.directory("dev");
+        let path = root.path().join("dev").join(name);
+        let made = mknod(&path, SFlag::S_IFCHR, Mode::empty(), makedev(major, minor));
+        if made == Err(nix::Error::EPERM) {
+            eprintln!("skipped: mknod is not permitted here");
+            return false;
+        }
+        made.unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        true
+    }
+
+    #[test]
+    fn device_numbers_are_taken_apart() {
+        for (major, minor) in [(195, 255), (511, 1), (0xfff, 0xfffff), (1, 256)] {
+            let dev = makedev(major, minor);
+            assert_eq!((u64::from(rdev_major(dev)), u64::from(rdev_minor(dev))), (major, minor));
+        }
+    }
+
+    #[test]
+    fn control_gpus_in_order_and_uvm_when_there() {
+        let root = Root::new();
+        root.write("proc/devices", DEVICES.as_bytes());
+        if !make(&root, "nvidiactl", 195, 255) {
+            return;
+        }
+        make(&root, "nvidia0", 195, 0);
+        make(&root, "nvidia3", 195, 3);
+        let names = |nodes: Vec<Node>| nodes.into_iter().map(|node| node.path).collect::<Vec<_>>();
+        let (first, third) = (gpu(0), gpu(3));
+        let found = nodes(root.path(), &[&third, &first]).unwrap();
+        assert_eq!(names(found), ["/dev/nvidiactl", "/dev/nvidia3", "/dev/nvidia0"]);
+
+        make(&root, "nvidia-uvm", 511, 0);
+        make(&root, "nvidia-uvm-tools", 511, 1);
+        let found = nodes(root.path(), &[&third]).unwrap();
+        let numbers: Vec<_> = found.iter().map(|node| (node.major, node.minor, node.mode)).collect();
+        assert_eq!(numbers, [(195, 255, 0o666), (195, 3, 0o666), (511, 0, 0o666), (511, 1, 0o666)]);
+        assert_eq!(names(found)[2..], ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]);
+    }
+
+    #[test]
+    fn a_node_of_another_boot_is_refused() {
+        let root = Root::new();
+        root.write("proc/devices", DEVICES.as_bytes());
+        if !make(&root, "nvidiactl", 195, 255) {
+            return;
+        }
+        make(&root, "nvidia0", 195, 0);
+        make(&root, "nvidia-uvm", 510, 0);
+        let error = nodes(root.path(), &[&gpu(0)]).unwrap_err();
+        assert_eq!(error.code, Code::DriverError);
+        assert!(error.message.contains("is device 510:0, but the driver's is 511:0"), "{error}");
+
+        fs::remove_file(root.path().join("dev/nvidia-uvm")).unwrap();
+        make(&root, "nvidia1", 195, 0);
+        let error = nodes(root.path(), &[&gpu(1)]).unwrap_err();
+        assert!(error.message.contains("is device 195:0, but the driver's is 195:1"), "{error}");
+    }
+
+    #[test]
+    fn a_table_without_the_driver_does_not_speak_for_it() {
+        let root = Root::new();
+        root.write("proc/devices", b"Character devices:\n  1 mem\n");
+        if !make(&root, "nvidiactl", 240, 255) {
+            return;
+        }
+        make(&root, "nvidia0", 240, 0);
+        assert_eq!(nodes(root.path(), &[&gpu(0)]).unwrap()[1].major, 240);
+    }
+
+    #[test]
+    fn what_is_missing_or_no_device_is_named() {
+        let root = Root::new();
+        root.write("dev/nvidiactl", b"");
+        let error = nodes(root.path(), &[&gpu(0)]).unwrap_err();
+        assert!(error.message.contains("dev/nvidiactl is no character device"), "{error}");
+        assert_eq!(error.code, Code::DriverError);
+
+        fs::remove_file(root.path().join("dev/nvidiactl")).unwrap();
+        symlink("/dev/null", root.path().join("dev/nvidiactl")).unwrap();
+        let error = nodes(root.path(), &[&gpu(0)]).unwrap_err();
+        assert!(error.message.contains("is no character device"), "a link is not followed: {error}");
+
+        fs::remove_file(root.path().join("dev/nvidiactl")).unwrap();
+        if !make(&root, "nvidiactl", 195, 255) {
+            return;
+        }
+        let error = nodes(root.path(), &[&gpu(7)]).unwrap_err();
+        assert!(error.message.contains("dev/nvidia7 does not exist"), "{error}");
+    }
+}

@@ -1,0 +1,103 @@
+/*
+ * A stand-in for NVML, for the tests of the probe: one GPU per line of GPUS, each with the error that its first
+ * call gives. It knows the calls that the probe makes and no others.
+ *
+ * VERSION   what nvmlSystemGetDriverVersion says
+ * GPUS      comma list of nvmlReturn_t for nvmlDeviceGetHandleByIndex_v2
+ * MIG       MIG mode of every GPU; without it the call is not there, as in old drivers
+ * MEMORY_2  with it, the second version of the memory call is there
+ * INIT      what nvmlInit_v2 returns
+ */
+#include <stdio.h>
+#include <string.h>
+
+typedef int nvmlReturn_t;
+typedef struct device { unsigned index; } *nvmlDevice_t;
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } nvmlPciInfo_t;
+typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } nvmlMemory_v2_t;
+
+enum { INVALID_ARGUMENT = 2, NOT_FOUND = 6 };
+#define MIB (1ULL << 20)
+static const nvmlReturn_t gpus[] = { GPUS };
+static struct device devices[sizeof gpus / sizeof *gpus];
+
+nvmlReturn_t nvmlInit_v2(void) { return INIT; }
+nvmlReturn_t nvmlShutdown(void) { return 0; }
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char *text, unsigned length) {
+    snprintf(text, length, "%s", VERSION);
+    return 0;
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
+    *version = 12040;
+    return 0;
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    (void)version;
+    return NOT_FOUND; /* as when the host's loader knows no libcuda */
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = sizeof gpus / sizeof *gpus;
+    return 0;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device) {
+    if (index >= sizeof gpus / sizeof *gpus)
+        return INVALID_ARGUMENT;
+    devices[index].index = index;
+    *device = &devices[index];
+    return gpus[index];
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned length) {
+    snprintf(text, length, "GPU-0000000%u-0000-0000-0000-000000000000", device->index);
+    return 0;
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *text, unsigned length) {
+    (void)device;
+    snprintf(text, length, "Stand-in");
+    return 0;
+}
+
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor) {
+    *minor = device->index + 4; /* index and minor differ on some nodes */
+    return 0;
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", 0x3b + device->index);
+    return 0;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    (void)device;
+    *memory = (nvmlMemory_t){ 24576 * MIB, 24064 * MIB, 512 * MIB };
+    return 0;
+}
+
+#ifdef MEMORY_2
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    (void)device;
+    if (memory->version != (sizeof *memory | 2 << 24))
+        return INVALID_ARGUMENT;
+    memory->total = 24576 * MIB;
+    memory->reserved = 512 * MIB;
+    memory->free = 24064 * MIB;
+    memory->used = 0;
+    return 0;
+}
+#endif
+
+#ifdef MIG
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
+    (void)device;
+    *current = *pending = MIG;
+    return 0;
+}
+#endif
