@@ -19,6 +19,10 @@ pub const FILE: &str = "inventory.json";
 /// wrote. The refreshing process must not take it: its parent has it.
 const LOCK: &str = "inventory.lock";
 
+/// Held by the process that probes, so that no older probe overwrites a newer one.
+#[cfg(feature = "nvml")]
+pub(crate) const PROBE_LOCK: &str = "probe.lock";
+
 /// The inventory of the driver under `root`: from `<state_dir>/inventory.json`, which is refreshed first when it
 /// is stale. With a fresh file this costs three small reads and one `stat` per driver file.
 ///
@@ -35,7 +39,7 @@ pub fn load(
     if let Some(inventory) = cached(root, state_dir)? {
         return Ok(inventory);
     }
-    let _lock = lock(state_dir)?;
+    let _lock = lock(state_dir, LOCK)?;
     if let Some(inventory) = cached(root, state_dir)? {
         return Ok(inventory);
     }
@@ -102,9 +106,21 @@ fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     file.write_all(text)
 }
 
-fn lock(state_dir: &Path) -> Result<File, Error> {
+/// Removes the stored inventory.
+#[cfg(feature = "nvml")]
+pub(crate) fn forget(state_dir: &Path) -> Result<(), Error> {
+    let path = state_dir.join(FILE);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", &path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the lock called `name` and holds it until the file is closed. No child inherits it (`O_CLOEXEC`), and
+/// the kernel frees it when its holder dies.
+pub(crate) fn lock(state_dir: &Path, name: &str) -> Result<File, Error> {
     make_directory(state_dir)?;
-    let path = state_dir.join(LOCK);
+    let path = state_dir.join(name);
     let open = || {
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
         file.lock()?;

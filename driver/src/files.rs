@@ -107,12 +107,7 @@ impl Files<'_> {
     }
 
     fn program(&mut self, name: &str) {
-        let host = PROGRAM_FOLDERS.iter().find_map(|folder| {
-            let host = resolve(self.root, &Path::new(folder).join(name)).ok()?;
-            let metadata = host.metadata().ok()?;
-            (metadata.is_file() && metadata.permissions().mode() & 0o111 != 0).then_some(host)
-        });
-        if let Some(host) = host {
+        if let Some(host) = find_program(self.root, name) {
             self.found.push(DriverFile { kind: FileKind::Program, name: name.to_owned(), host });
         }
     }
@@ -123,6 +118,15 @@ impl Files<'_> {
             self.found.push(DriverFile { kind: FileKind::Other, name: path.to_owned(), host });
         }
     }
+}
+
+/// The executable file called `name` in the first folder that has it, links resolved under `root`.
+pub(crate) fn find_program(root: &Path, name: &str) -> Option<PathBuf> {
+    PROGRAM_FOLDERS.iter().find_map(|folder| {
+        let host = resolve(root, &Path::new(folder).join(name)).ok()?;
+        let metadata = host.metadata().ok()?;
+        (metadata.is_file() && metadata.permissions().mode() & 0o111 != 0).then_some(host)
+    })
 }
 
 /// The folders to search, as the driver root names them: the usual ones, then those in which the loader of the

@@ -24,12 +24,15 @@ pub mod ldcache;
 pub mod nvml;
 #[cfg(feature = "nvml")]
 mod soname;
+#[cfg(feature = "nvml")]
+pub mod uvm;
 
 pub use cache::{FILE, FORMAT, cached, load, store};
 pub use nodes::nodes;
 #[cfg(feature = "nvml")]
-pub use nvml::probe;
+pub use nvml::{probe, refresh};
 pub use procfs::{CharacterDevices, boot_id, parse_version, running_version};
+pub use rooted::resolve;
 
 #[cfg(test)]
 mod fake;

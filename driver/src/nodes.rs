@@ -54,8 +54,9 @@ impl Look {
             Error::new(
                 Code::DriverError,
                 format!(
-                    "{} does not exist; `nvidia-modprobe -c {minor}` makes it",
-                    self.dev.join(name).display()
+                    "{} does not exist; `{}` makes it",
+                    self.dev.join(name).display(),
+                    maker(driver, minor)
                 ),
             )
         })
@@ -69,11 +70,8 @@ impl Look {
             Err(error) => return Err(Error::io("look at", &path, &error)),
         };
         let wrong = |what: String| {
-            let path = path.display();
-            Error::new(
-                Code::DriverError,
-                format!("{path} {what}; remove it and let `nvidia-modprobe -c 0 -u` make it again"),
-            )
+            let (path, maker) = (path.display(), maker(driver, minor));
+            Error::new(Code::DriverError, format!("{path} {what}; remove it and run `{maker}`"))
         };
         if !found.file_type().is_char_device() {
             return Err(wrong("is no character device".into()));
@@ -95,6 +93,15 @@ impl Look {
             uid: found.uid(),
             gid: found.gid(),
         }))
+    }
+}
+
+/// The command that makes a node.
+fn maker(driver: &[&str], minor: u32) -> String {
+    if driver == UVM_DRIVER {
+        "nvidia-modprobe -u -c 0".into()
+    } else {
+        format!("nvidia-modprobe -c {minor}")
     }
 }
 

@@ -12,7 +12,7 @@ use fgpu_spec::{Code, Error, FileKind, Gpu, Inventory};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::cache::FORMAT;
+use crate::cache::{self, FORMAT};
 use crate::files;
 use crate::procfs::{boot_id, of, running_version};
 
@@ -35,6 +35,17 @@ pub struct Probe {
     pub inventory: Inventory,
     /// GPUs that are left out of it.
     pub unusable: Vec<Unusable>,
+}
+
+/// Probes the driver under `root` and stores what it found in `state_dir`, for [`load`](crate::load). Two that
+/// refresh at once do it one after the other, so that what was found last is what stays.
+///
+/// # Errors
+/// See [`inspect`]. Then there is no stored inventory, not even an old one: what it said is not so any more.
+pub fn refresh(root: &Path, state_dir: &Path) -> Result<Probe, Error> {
+    let _lock = cache::lock(state_dir, cache::PROBE_LOCK)?;
+    let found = inspect(root).and_then(|probe| cache::store(state_dir, &probe.inventory).map(|()| probe));
+    found.or_else(|error| cache::forget(state_dir).and(Err(error)))
 }
 
 /// The inventory of the driver under `root`, as [`inspect`] finds it, without what is unusable.

@@ -21,7 +21,7 @@ pub(crate) fn under(root: &Path, path: impl AsRef<Path>) -> PathBuf {
 ///
 /// # Errors
 /// Whatever `lstat` or `readlink` says of a component; `InvalidInput` after 40 links.
-pub(crate) fn resolve(root: &Path, path: &Path) -> io::Result<PathBuf> {
+pub fn resolve(root: &Path, path: &Path) -> io::Result<PathBuf> {
     let root = root.canonicalize()?;
     let mut pending = Vec::new();
     push(&mut pending, path);

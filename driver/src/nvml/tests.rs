@@ -101,6 +101,18 @@ fn nothing_but_broken_gpus_is_unhealthy() {
 }
 
 #[test]
+fn a_refresh_that_fails_leaves_no_inventory() {
+    let root = root_with("0", &[]);
+    let state = root.path().join("run/fgpu");
+    let found = refresh(root.path(), &state).unwrap().inventory;
+    assert_eq!(crate::cached(root.path(), &state).unwrap(), Some(found.clone()));
+    let upgraded = root_with("0", &["-DVERSION=\"535.183.01\""]);
+    assert!(refresh(upgraded.path(), &state).is_err());
+    assert_eq!(crate::cached(root.path(), &state).unwrap(), None);
+    assert!(refresh(root.path(), &state).is_ok(), "the lock is free again");
+}
+
+#[test]
 fn another_version_than_the_kernels_is_a_mismatch() {
     let root = root_with("0", &["-DVERSION=\"535.183.01\""]);
     let error = probe(root.path()).unwrap_err();
