@@ -1,0 +1,71 @@
+//! The host's view of a ledger: bytes read from the file, no mapping, no lock.
+
+use super::{FREE, MAGIC, MAX_SLOTS, SIZE, SLOT, SLOTS_AT, USED_AT, VERSION};
+use crate::MAX_GPUS;
+
+/// One process with a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Its slot. The process lives if and only if byte `slot` of the file is locked (`F_OFD_GETLK`); a dead
+    /// one stays listed until somebody in the container needs its memory.
+    pub slot: usize,
+    /// Its pid, as it sees it itself.
+    pub pid: u32,
+    /// Inode of the pid namespace in which `pid` means it; 0 when the process could not tell.
+    pub namespace: u64,
+    /// Bytes in use per GPU, in the order of the limits.
+    pub used: [u64; MAX_GPUS],
+}
+
+/// A ledger's content.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage<'a>(&'a [u8]);
+
+/// Reads a ledger. `None` if `bytes` is not one.
+pub fn usage(bytes: &[u8]) -> Option<Usage<'_>> {
+    let usage = Usage(bytes);
+    (bytes.len() >= SIZE && usage.long(0) == MAGIC && usage.short(8) == VERSION).then_some(usage)
+}
+
+impl<'a> Usage<'a> {
+    /// The grant's nonce.
+    pub fn nonce(&self) -> [u8; 16] {
+        let mut nonce = [0; 16];
+        nonce.copy_from_slice(&self.0[16..32]);
+        nonce
+    }
+
+    /// Bytes of GPU number `gpu` that the listed processes have in use.
+    pub fn total(&self, gpu: usize) -> u64 {
+        self.processes()
+            .fold(0, |sum, process| sum.saturating_add(process.used.get(gpu).copied().unwrap_or(0)))
+    }
+
+    /// The processes that have a slot, in the order of their slots.
+    pub fn processes(self) -> impl Iterator<Item = Process> + use<'a> {
+        let high = (self.short(12) as usize).min(MAX_SLOTS);
+        (0..high).filter_map(move |slot| {
+            let at = SLOTS_AT + slot * SLOT;
+            if self.short(at + 4) == FREE {
+                return None;
+            }
+            let mut used = [0; MAX_GPUS];
+            for (gpu, used) in used.iter_mut().enumerate() {
+                *used = self.long(at + USED_AT + gpu * 8);
+            }
+            Some(Process { slot, pid: self.short(at + 8), namespace: self.long(at + 16), used })
+        })
+    }
+
+    fn short(&self, at: usize) -> u32 {
+        let mut word = [0; 4];
+        word.copy_from_slice(&self.0[at..at + 4]);
+        u32::from_ne_bytes(word)
+    }
+
+    fn long(&self, at: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.0[at..at + 8]);
+        u64::from_ne_bytes(word)
+    }
+}
