@@ -4,14 +4,25 @@
 
 #![forbid(unsafe_code)]
 
+mod document;
 mod error;
 mod grant;
 mod inventory;
+mod json;
 mod plan;
 mod request;
+mod show;
 
+pub use document::Document;
 pub use error::{Code, Error};
 pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
-pub use plan::{Document, Mount, Node, Plan, Poststop};
-pub use request::{Defaults, Filter, Isolation, MemoryAsk, Policy, Request, is_sandbox};
+pub use plan::{Mount, Node, Plan, Poststop};
+pub use request::{
+    Defaults, Filter, Isolation, MemoryAsk, Policy, Request, annotations_from_env, container_name, is_sandbox,
+};
+pub use show::shown;
+
+/// The annotation that carries a grant's [`Nonce`]. Ours alone: a request that contains it is read as if it
+/// did not.
+pub const GRANT_ANNOTATION: &str = "fgpu/grant";

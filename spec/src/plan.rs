@@ -1,4 +1,4 @@
-//! The plan of edits to an OCI spec, and the document it is applied to.
+//! The plan of edits to an OCI spec; [`Document::apply`](crate::Document::apply) carries it out.
 
 use std::path::PathBuf;
 

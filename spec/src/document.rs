@@ -1,0 +1,198 @@
+//! A container's `config.json`: what is read from it, and the edits of a [`Plan`].
+//!
+//! - Everything that is not edited keeps its bytes.
+//! - An edit says what shall be there, not what to add: applied twice it gives what it gives once.
+//! - An empty plan changes nothing at all.
+//!
+//! | part | edit |
+//! |---|---|
+//! | `annotations` | set |
+//! | `linux.devices` | added; one of the same path is replaced; a GPU or MIG capability that is not in the plan is removed |
+//! | `linux.resources.devices` | one rule per node, `allow c MAJOR:MINOR rw`; the rule of a removed node is removed |
+//! | `mounts` | appended, so that they lie over the container's own; those of a former edit are replaced |
+//! | `hooks.poststop` | appended; one that runs the same program is replaced |
+//!
+//! Why GPUs are *removed*: `--privileged` lists every device node of the host, and `--device` may name one
+//! by hand. The grant decides which GPUs a container has. A privileged container's cgroup still allows
+//! every device; no rule is added against that, because runc under systemd turns a list of exceptions into
+//! a temporary deny-all that the next daemon-reload makes permanent.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::json::{Branch, Node, Object, items};
+use crate::{Code, Error, GRANT_ANNOTATION, Nonce, Plan, shown};
+
+mod edit;
+
+/// What is taken apart; all else stays text.
+const EDITED: &[Branch] =
+    &[Branch("annotations", &[]), Branch("linux", &[Branch("resources", &[])]), Branch("hooks", &[])];
+
+/// A container's `config.json`, to be read and edited.
+///
+/// `Display` and `to_string()` give the JSON: the very text that was parsed as long as no edit changed
+/// anything.
+#[derive(Debug, Clone)]
+pub struct Document {
+    text: String,
+    tree: Object,
+    view: View,
+}
+
+/// What is read from a document, so that readers neither fail nor parse.
+#[derive(Debug, Clone, Default)]
+struct View {
+    annotations: BTreeMap<String, String>,
+    env: Vec<String>,
+    root: Option<String>,
+    user_namespace: bool,
+    mounts: Vec<String>,
+}
+
+impl Document {
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when it is no JSON object, has a key twice, or when a part that is read here has
+    /// another type than the OCI runtime specification gives it. The message holds the position.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let tree = Object::parse(text, EDITED).map_err(|source| unreadable("it", &source))?;
+        let view = View::of(&tree)?;
+        Ok(Self { text: text.to_owned(), tree, view })
+    }
+
+    /// `annotations`; empty when there are none.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        self.view.annotations.clone()
+    }
+
+    /// `process.env`, each `NAME=VALUE`, in its order.
+    pub fn env(&self) -> Vec<String> {
+        self.view.env.clone()
+    }
+
+    /// `root.path`: absolute, or relative to the bundle.
+    pub fn root_path(&self) -> Option<String> {
+        self.view.root.clone()
+    }
+
+    /// The grant that a former edit wrote into the annotations. A user can write one too: it names a lease
+    /// only together with the container's own id.
+    pub fn grant(&self) -> Option<Nonce> {
+        self.view.annotations.get(GRANT_ANNOTATION)?.parse().ok()
+    }
+
+    /// Whether `linux.namespaces` has a user namespace, a new one or one to join.
+    pub fn has_user_namespace(&self) -> bool {
+        self.view.user_namespace
+    }
+
+    /// `destination` of every mount, in their order.
+    pub fn mount_destinations(&self) -> &[String] {
+        &self.view.mounts
+    }
+
+    /// Applies the plan; see the table at the top of this module's source for what it edits.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when the plan cannot be written down (a path that is not absolute or not UTF-8, a
+    /// hook without environment) or a list that is to be edited has entries of a wrong type. The document
+    /// is then as it was.
+    pub fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
+        if *plan == Plan::default() {
+            return Ok(());
+        }
+        let mut tree = self.tree.clone();
+        if edit::apply(&mut tree, plan)? {
+            self.view = View::of(&tree)?;
+            self.text.clear();
+            tree.print(&mut self.text);
+            self.tree = tree;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl View {
+    fn of(tree: &Object) -> Result<Self, Error> {
+        #[derive(Deserialize)]
+        struct Process {
+            env: Option<Vec<String>>,
+        }
+        #[derive(Deserialize)]
+        struct Root {
+            path: Option<String>,
+        }
+        #[derive(Deserialize)]
+        struct Namespace {
+            r#type: Option<String>,
+        }
+        #[derive(Deserialize)]
+        struct Mount {
+            destination: String,
+        }
+
+        let annotations = match tree.object("annotations") {
+            None => BTreeMap::new(),
+            Some(object) => object
+                .iter()
+                .map(|(key, value)| Ok((key.to_owned(), serde_json::from_str(&value.json())?)))
+                .collect::<Result<_, _>>()
+                .map_err(|source| unreadable("annotations", &source))?,
+        };
+        let process: Option<Process> = read(tree.get("process"), "process")?;
+        let root: Option<Root> = read(tree.get("root"), "root")?;
+        let linux = tree.object("linux");
+        let namespaces: Option<Vec<Namespace>> =
+            read(linux.and_then(|linux| linux.get("namespaces")), "linux.namespaces")?;
+        let mounts: Option<Vec<Mount>> = read(tree.get("mounts"), "mounts")?;
+        Ok(Self {
+            annotations,
+            env: process.and_then(|process| process.env).unwrap_or_default(),
+            root: root.and_then(|root| root.path),
+            user_namespace: namespaces
+                .unwrap_or_default()
+                .iter()
+                .any(|namespace| namespace.r#type.as_deref() == Some("user")),
+            mounts: mounts.unwrap_or_default().into_iter().map(|mount| mount.destination).collect(),
+        })
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(node: Option<&Node>, name: &str) -> Result<Option<T>, Error> {
+    node.map(|node| serde_json::from_str(&node.json()))
+        .transpose()
+        .map_err(|source| unreadable(name, &source))
+}
+
+/// The entries of a list that may be absent.
+fn entries<'a, T: Deserialize<'a>>(node: Option<&'a Node>, name: &str) -> Result<Vec<(&'a str, T)>, Error> {
+    match node {
+        Some(Node::Raw(text)) => items(text).map_err(|source| unreadable(name, &source)),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The parser's message may quote a value: it is printed like anything else that a stranger wrote.
+fn unreadable(what: &str, source: &serde_json::Error) -> Error {
+    Error::new(
+        Code::Internal,
+        format!(
+            "config.json cannot be read, {what} is not as the OCI runtime specification has it: {}; the \
+             container engine wrote it",
+            shown(&source.to_string())
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,330 @@
+//! The edits of a plan, on the parts of a document that were taken apart.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::entries;
+use crate::json::{Node, Object, list, quoted};
+use crate::{Code, Error, Mount, Plan, Poststop, plan};
+
+/// NVIDIA's registered character major; minors up to 253 are GPUs, 254 is nvidia-modeset, 255 nvidiactl.
+const NVIDIA_MAJOR: i64 = 195;
+const LAST_GPU_MINOR: i64 = 253;
+
+/// Mount options. `rbind` because a directory may carry mounts of its own; `rprivate` so that nothing the
+/// container does comes back; never `noexec` here, because a library that cannot be mapped executable does
+/// not load.
+const READ_ONLY: &[&str] = &["rbind", "ro", "nosuid", "nodev", "rprivate"];
+const WRITABLE: &[&str] = &["rbind", "rw", "nosuid", "nodev", "rprivate"];
+/// The same for limits and ledger, which are data. Their source is in /run, which most systems mount
+/// `noexec`: in a user namespace that flag is locked, and runc before 1.2 does not take it over by itself.
+const DATA_READ_ONLY: &[&str] = &["rbind", "ro", "nosuid", "nodev", "noexec", "rprivate"];
+const DATA_WRITABLE: &[&str] = &["rbind", "rw", "nosuid", "nodev", "noexec", "rprivate"];
+
+/// Applies the plan and says whether that changed anything.
+pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
+    check(plan)?;
+    let mut changed = false;
+    if !plan.annotations.is_empty() {
+        let annotations = part(tree, "annotations")?;
+        for (key, value) in &plan.annotations {
+            changed |= annotations.set(key, Node::Raw(quoted(value)));
+        }
+    }
+    changed |= devices(tree, &plan.nodes)?;
+    changed |= mounts(tree, &plan.mounts)?;
+    if let Some(hook) = &plan.poststop {
+        changed |= poststop(tree, hook)?;
+    }
+    Ok(changed)
+}
+
+/// The fields of a device entry that matter here.
+#[derive(Deserialize)]
+struct Device<'a> {
+    #[serde(borrow)]
+    path: Cow<'a, str>,
+    #[serde(borrow)]
+    r#type: Option<Cow<'a, str>>,
+    major: Option<i64>,
+    minor: Option<i64>,
+}
+
+impl Device<'_> {
+    /// Whether it is a GPU or a MIG capability, which only a grant may give. The name alone would not do:
+    /// `--device` can give a node any name.
+    fn is_granted_only(&self) -> bool {
+        let numbered = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+        self.path.starts_with("/dev/nvidia-caps/")
+            || self.path.strip_prefix("/dev/nvidia").is_some_and(numbered)
+            || (matches!(self.r#type.as_deref(), Some("c" | "u"))
+                && self.major == Some(NVIDIA_MAJOR)
+                && self.minor.is_some_and(|minor| (0..=LAST_GPU_MINOR).contains(&minor)))
+    }
+}
+
+#[derive(Serialize)]
+struct DeviceEntry<'a> {
+    path: &'a str,
+    r#type: &'a str,
+    major: u32,
+    minor: u32,
+    #[serde(rename = "fileMode")]
+    file_mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+/// A rule of the device cgroup. An absent major or minor means every one, as -1 does in older documents.
+#[derive(Deserialize)]
+struct Rule<'a> {
+    #[serde(default)]
+    allow: bool,
+    #[serde(borrow)]
+    r#type: Option<Cow<'a, str>>,
+    major: Option<i64>,
+    minor: Option<i64>,
+    #[serde(borrow)]
+    access: Option<Cow<'a, str>>,
+}
+
+#[derive(Serialize)]
+struct RuleEntry<'a> {
+    allow: bool,
+    r#type: &'a str,
+    major: u32,
+    minor: u32,
+    access: &'a str,
+}
+
+fn devices(tree: &mut Object, nodes: &[plan::Node]) -> Result<bool, Error> {
+    let linux = tree.object("linux");
+    let existing: Vec<(&str, Device<'_>)> =
+        entries(linux.and_then(|linux| linux.get("devices")), "linux.devices")?;
+
+    let mut entries_now: Vec<Cow<'_, str>> = Vec::with_capacity(existing.len() + nodes.len());
+    let mut written = vec![false; nodes.len()];
+    let mut removed: Vec<(i64, i64)> = Vec::new();
+    for (raw, device) in &existing {
+        if let Some(index) = nodes.iter().position(|node| node.path == device.path) {
+            if !std::mem::replace(&mut written[index], true) {
+                entries_now.push(device_entry(&nodes[index])?.into());
+            }
+        } else if device.is_granted_only() {
+            removed.extend(device.major.zip(device.minor));
+        } else {
+            entries_now.push(Cow::Borrowed(*raw));
+        }
+    }
+    for (index, node) in nodes.iter().enumerate() {
+        if !written[index] && !nodes[..index].iter().any(|former| former.path == node.path) {
+            entries_now.push(device_entry(node)?.into());
+        }
+    }
+    removed.retain(|numbers| !nodes.iter().any(|node| is(node, *numbers)));
+    if nodes.is_empty() && entries_now.len() == existing.len() {
+        return Ok(false);
+    }
+    let entries_now = list(&entries_now);
+    let rules_now = rules(linux, nodes, &removed)?;
+
+    let linux = part(tree, "linux")?;
+    let mut changed = linux.set("devices", Node::Raw(entries_now));
+    if let Some(rules_now) = rules_now {
+        changed |= part(linux, "resources")?.set("devices", Node::Raw(rules_now));
+    }
+    Ok(changed)
+}
+
+/// The device cgroup's rules as they shall be, or `None` if they may stay absent.
+fn rules(
+    linux: Option<&Object>,
+    nodes: &[plan::Node],
+    removed: &[(i64, i64)],
+) -> Result<Option<String>, Error> {
+    let resources = linux.and_then(|linux| linux.object("resources"));
+    let existing: Vec<(&str, Rule<'_>)> =
+        entries(resources.and_then(|resources| resources.get("devices")), "linux.resources.devices")?;
+    let mut rules_now: Vec<Cow<'_, str>> = Vec::with_capacity(existing.len() + nodes.len());
+    // Rules apply in their order: what an earlier one allowed, a later `allow: false` may have taken back.
+    let mut allowed: Vec<(i64, i64)> = Vec::new();
+    for (raw, rule) in &existing {
+        let numbers = match rule.r#type.as_deref() {
+            Some("c") => rule.major.zip(rule.minor),
+            _ => None,
+        };
+        if !rule.allow {
+            allowed.clear();
+        } else if let Some(numbers) = numbers {
+            if removed.contains(&numbers) {
+                continue;
+            }
+            let access = rule.access.as_deref().unwrap_or_default();
+            if access.contains('r') && access.contains('w') {
+                allowed.push(numbers);
+            }
+        }
+        rules_now.push(Cow::Borrowed(*raw));
+    }
+    for node in nodes {
+        if allowed.iter().any(|numbers| is(node, *numbers)) {
+            continue;
+        }
+        allowed.push((node.major.into(), node.minor.into()));
+        // Without `m`: making nodes is the runtime's work, and docker's `c *:* m` covers it where allowed.
+        rules_now.push(
+            json(&RuleEntry {
+                allow: true,
+                r#type: "c",
+                major: node.major,
+                minor: node.minor,
+                access: "rw",
+            })?
+            .into(),
+        );
+    }
+    Ok((!rules_now.is_empty() || !existing.is_empty()).then(|| list(&rules_now)))
+}
+
+fn is(node: &plan::Node, (major, minor): (i64, i64)) -> bool {
+    i64::from(node.major) == major && i64::from(node.minor) == minor
+}
+
+fn device_entry(node: &plan::Node) -> Result<String, Error> {
+    json(&DeviceEntry {
+        path: &node.path,
+        r#type: "c",
+        major: node.major,
+        minor: node.minor,
+        file_mode: node.mode & 0o777,
+        uid: node.uid,
+        gid: node.gid,
+    })
+}
+
+/// The fields of a mount that tell whether a former edit of ours wrote it.
+#[derive(Deserialize)]
+struct Existing<'a> {
+    #[serde(borrow)]
+    destination: Cow<'a, str>,
+    options: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct MountEntry<'a> {
+    destination: &'a str,
+    r#type: &'a str,
+    source: &'a Path,
+    options: &'a [&'a str],
+}
+
+fn mounts(tree: &mut Object, mounts: &[Mount]) -> Result<bool, Error> {
+    if mounts.is_empty() {
+        return Ok(false);
+    }
+    let existing: Vec<(&str, Existing<'_>)> = entries(tree.get("mounts"), "mounts")?;
+    let of_former_edit = |existing: &Existing<'_>| {
+        let options = existing.options.as_deref().unwrap_or_default();
+        mounts.iter().any(|mount| mount.destination == existing.destination)
+            && [READ_ONLY, WRITABLE, DATA_READ_ONLY, DATA_WRITABLE].iter().any(|ours| options == *ours)
+    };
+    let mut now: Vec<Cow<'_, str>> = existing
+        .iter()
+        .filter(|(_, mount)| !of_former_edit(mount))
+        .map(|(raw, _)| Cow::Borrowed(*raw))
+        .collect();
+    for mount in mounts {
+        let data = [fgpu_wire::LIMITS_PATH, fgpu_wire::LEDGER_PATH].contains(&mount.destination.as_str());
+        let options = match (data, mount.writable) {
+            (false, false) => READ_ONLY,
+            (false, true) => WRITABLE,
+            (true, false) => DATA_READ_ONLY,
+            (true, true) => DATA_WRITABLE,
+        };
+        let entry =
+            MountEntry { destination: &mount.destination, r#type: "bind", source: &mount.source, options };
+        now.push(json(&entry)?.into());
+    }
+    let now = list(&now);
+    Ok(tree.set("mounts", Node::Raw(now)))
+}
+
+#[derive(Deserialize)]
+struct ExistingHook<'a> {
+    #[serde(borrow)]
+    path: Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+struct HookEntry<'a> {
+    path: &'a Path,
+    args: &'a [String],
+    env: &'a [String],
+    timeout: u32,
+}
+
+fn poststop(tree: &mut Object, hook: &Poststop) -> Result<bool, Error> {
+    let hooks = tree.object("hooks");
+    let existing: Vec<(&str, ExistingHook<'_>)> =
+        entries(hooks.and_then(|hooks| hooks.get("poststop")), "hooks.poststop")?;
+    let entry =
+        json(&HookEntry { path: &hook.path, args: &hook.args, env: &hook.env, timeout: hook.timeout })?;
+    let mut now: Vec<&str> = Vec::with_capacity(existing.len() + 1);
+    let mut written = false;
+    for (raw, former) in &existing {
+        if Path::new(former.path.as_ref()) != hook.path {
+            now.push(raw);
+        } else if !std::mem::replace(&mut written, true) {
+            now.push(&entry);
+        }
+    }
+    if !written {
+        now.push(&entry);
+    }
+    let now = list(&now);
+    Ok(part(tree, "hooks")?.set("poststop", Node::Raw(now)))
+}
+
+/// Refuses a plan that a runtime would misread. It is our own making: this is a check of us, not of a user.
+fn check(plan: &Plan) -> Result<(), Error> {
+    let broken =
+        |what: String| Err(Error::new(Code::Internal, format!("the plan of edits is wrong: {what}")));
+    for node in &plan.nodes {
+        if !node.path.starts_with("/dev/") {
+            return broken(format!("the device path {:?} is not below /dev", node.path));
+        }
+    }
+    for mount in &plan.mounts {
+        if !mount.destination.starts_with('/') || !mount.source.is_absolute() {
+            return broken(format!(
+                "the mount of {:?} on {:?} is not absolute",
+                mount.source, mount.destination
+            ));
+        }
+    }
+    if let Some(hook) = &plan.poststop {
+        if !hook.path.is_absolute() {
+            return broken(format!("the hook {:?} is not an absolute path", hook.path));
+        }
+        // Without a list of its own a hook inherits somebody's environment, once the image's
+        // (CVE-2025-23266); a timeout of 0 is refused by runc.
+        if hook.env.is_empty() || hook.args.is_empty() || hook.timeout == 0 {
+            return broken(format!("the hook {:?} has no environment, arguments or timeout", hook.path));
+        }
+    }
+    Ok(())
+}
+
+fn part<'a>(parent: &'a mut Object, key: &str) -> Result<&'a mut Object, Error> {
+    parent.object_mut(key).ok_or_else(|| {
+        Error::new(Code::Internal, format!("config.json cannot be edited: {key} is no object"))
+    })
+}
+
+/// A serialisation fails only for a path that is not UTF-8.
+fn json<T: Serialize>(entry: &T) -> Result<String, Error> {
+    serde_json::to_string(entry)
+        .map_err(|source| Error::new(Code::Internal, format!("config.json cannot be edited: {source}")))
+}

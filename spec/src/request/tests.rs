@@ -1,0 +1,345 @@
+use super::*;
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A node on which everything is allowed.
+fn open() -> Defaults {
+    Defaults {
+        units_per_gpu: Some(5),
+        wait_max: Duration::from_secs(90),
+        allow_none: true,
+        ..Defaults::default()
+    }
+}
+
+fn parse(pairs: &[(&str, &str)]) -> Result<Option<Request>, Error> {
+    Request::parse(&map(pairs), None, &open())
+}
+
+fn parse_in(container: &str, pairs: &[(&str, &str)]) -> Result<Option<Request>, Error> {
+    Request::parse(&map(pairs), Some(container), &open())
+}
+
+fn valid(pairs: &[(&str, &str)]) -> Request {
+    parse(pairs).unwrap().unwrap()
+}
+
+const GI: u64 = 1 << 30;
+
+#[test]
+fn no_key_means_no_request() {
+    assert_eq!(parse(&[]), Ok(None));
+    assert_eq!(parse(&[("org.opencontainers.image.title", "x"), ("fgpux/fraction", "9")]), Ok(None));
+    assert_eq!(parse(&[("fgpu/grant", "not even a nonce")]), Ok(None));
+    assert_eq!(parse(&[("web.fgpu/fraction", "0.5")]), Ok(None));
+}
+
+#[test]
+fn a_fraction_is_of_memory_and_cores() {
+    let request = valid(&[("fgpu/fraction", "0.25"), ("fgpu/grant", "00112233445566778899aabbccddeeff")]);
+    assert_eq!(
+        request,
+        Request {
+            count: 1,
+            memory: MemoryAsk::Ppm(250_000),
+            cores_ppm: 250_000,
+            compute: Compute::Cap,
+            mig: None,
+            isolation: Isolation::Auto,
+            device: Filter::default(),
+            model: Filter::default(),
+            policy: Policy::Pack,
+            wait: Duration::ZERO,
+            owner: None,
+            text: "fgpu/fraction=0.25".to_owned(),
+            notes: Vec::new(),
+        }
+    );
+}
+
+#[test]
+fn memory_alone_leaves_the_cores_open() {
+    let request = valid(&[("fgpu/memory", "4Gi")]);
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), WHOLE));
+    let request = valid(&[("fgpu/memory", "4Gi"), ("fgpu/cores", "30")]);
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), 300_000));
+}
+
+#[test]
+fn count_alone_is_whole_gpus() {
+    let request = valid(&[("fgpu/count", "2")]);
+    assert_eq!((request.count, request.memory, request.cores_ppm), (2, MemoryAsk::Ppm(WHOLE), WHOLE));
+    let request = valid(&[("fgpu/count", "2"), ("fgpu/fraction", "50%")]);
+    assert_eq!((request.count, request.memory), (2, MemoryAsk::Ppm(500_000)));
+}
+
+#[test]
+fn units_are_the_administrators() {
+    let request = valid(&[("fgpu/units", "1")]);
+    assert_eq!((request.count, request.memory, request.cores_ppm), (1, MemoryAsk::Ppm(200_000), 200_000));
+    let request = valid(&[("fgpu/units", "10")]);
+    assert_eq!((request.count, request.memory, request.cores_ppm), (2, MemoryAsk::Ppm(WHOLE), WHOLE));
+    let request = valid(&[("fgpu/units", "2"), ("fgpu/count", "3")]);
+    assert_eq!((request.count, request.memory), (3, MemoryAsk::Ppm(400_000)));
+    for units_per_gpu in [None, Some(0)] {
+        let defaults = Defaults { units_per_gpu, ..open() };
+        let error = Request::parse(&map(&[("fgpu/units", "1")]), None, &defaults).unwrap_err();
+        assert_eq!(error.code, Code::Denied);
+    }
+}
+
+#[test]
+fn the_configuration_speaks_where_the_request_is_silent() {
+    let defaults = Defaults { policy: Policy::Spread, compute: Compute::Share, ..open() };
+    let parse = |pairs: &[(&str, &str)]| Request::parse(&map(pairs), None, &defaults).unwrap().unwrap();
+    let request = parse(&[("fgpu/fraction", "1/2")]);
+    assert_eq!((request.policy, request.compute), (Policy::Spread, Compute::Share));
+    let request = parse(&[("fgpu/fraction", "1/2"), ("fgpu/policy", "pack"), ("fgpu/compute", "off")]);
+    assert_eq!((request.policy, request.compute), (Policy::Pack, Compute::Off));
+    // A tier that leaves no choice wins over the configuration, not over the user.
+    assert_eq!(parse(&[("fgpu/mig", "1g.10gb")]).compute, Compute::Cap);
+    assert_eq!(parse(&[("fgpu/fraction", "1/2"), ("fgpu/isolation", "none")]).compute, Compute::Off);
+}
+
+#[test]
+fn slices() {
+    let request = valid(&[("fgpu/mig", "1g.10gb+me")]);
+    assert_eq!((request.mig.as_deref(), request.isolation), (Some("1g.10gb+me"), Isolation::Mig));
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Ppm(WHOLE), WHOLE));
+    let request = valid(&[("fgpu/mig", "auto"), ("fgpu/memory", "8Gi")]);
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(8 * GI), 0));
+    let request = valid(&[("fgpu/isolation", "mig"), ("fgpu/cores", "30%"), ("fgpu/compute", "cap")]);
+    assert_eq!((request.mig.as_deref(), request.isolation), (Some("auto"), Isolation::Mig));
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(0), 300_000));
+    let request = valid(&[("fgpu/mig", "auto"), ("fgpu/fraction", "0.5"), ("fgpu/count", "2")]);
+    assert_eq!((request.count, request.memory, request.cores_ppm), (2, MemoryAsk::Ppm(500_000), 500_000));
+}
+
+#[test]
+fn what_is_rounded_is_noted() {
+    assert_eq!(valid(&[("fgpu/fraction", "0.25"), ("fgpu/wait", "90s")]).notes, Vec::<String>::new());
+    let request = valid(&[("fgpu/fraction", "1/3"), ("fgpu/wait", "2m")]);
+    assert_eq!(request.memory, MemoryAsk::Ppm(333_333));
+    assert_eq!(request.wait, Duration::from_secs(90));
+    assert_eq!(
+        request.notes,
+        [
+            "fgpu/fraction=1/3 was rounded down to 333333 millionths of a GPU",
+            "fgpu/wait=2m was cut to 90 s, the longest that this node allows (wait-max)",
+        ]
+    );
+    assert_eq!(
+        valid(&[("fgpu/memory", "0.1Gi"), ("fgpu/cores", "1/3")]).notes,
+        [
+            "fgpu/memory=0.1Gi was rounded down to 107374182 bytes",
+            "fgpu/cores=1/3 was rounded down to 333333 millionths of a GPU",
+        ]
+    );
+    let defaults = Defaults { units_per_gpu: Some(3), ..open() };
+    let request = Request::parse(&map(&[("fgpu/units", "1")]), None, &defaults).unwrap().unwrap();
+    assert_eq!(request.notes, ["fgpu/units=1 was rounded down to 333333 millionths of a GPU"]);
+}
+
+#[test]
+fn the_text_names_every_key_once_in_a_fixed_order() {
+    let request = valid(&[
+        ("fgpu/wait", "30s"),
+        ("fgpu/model", "H100 80GB,!T4"),
+        ("fgpu/owner", "team-a"),
+        ("fgpu/cores", "30%"),
+        ("fgpu/memory", "4Gi"),
+    ]);
+    assert_eq!(
+        request.text,
+        "fgpu/memory=4Gi fgpu/cores=30% fgpu/model=\"H100 80GB,!T4\" fgpu/wait=30s fgpu/owner=team-a"
+    );
+}
+
+#[test]
+fn an_override_is_for_its_container_only() {
+    let pod = [("fgpu/fraction", "0.25"), ("web.fgpu/fraction", "0.5"), ("web.fgpu/owner", "w")];
+    let request = parse_in("web", &pod).unwrap().unwrap();
+    assert_eq!((request.memory, request.owner.as_deref()), (MemoryAsk::Ppm(500_000), Some("w")));
+    assert_eq!(request.text, "web.fgpu/fraction=0.5 web.fgpu/owner=w");
+    for request in [parse_in("db", &pod), parse_in("we", &pod), parse(&pod)] {
+        let request = request.unwrap().unwrap();
+        assert_eq!((request.memory, request.owner), (MemoryAsk::Ppm(250_000), None));
+    }
+}
+
+#[test]
+fn a_lone_override_gives_no_other_container_a_gpu() {
+    let pod = [("fgpu/policy", "spread"), ("web.fgpu/fraction", "0.5")];
+    assert_eq!(parse_in("web", &pod).unwrap().unwrap().policy, Policy::Spread);
+    assert_eq!(parse_in("db", &pod), Ok(None));
+    assert_eq!(parse_in("db", &pod[1..]), Ok(None));
+    // What the pod says must make sense all the same.
+    assert_eq!(
+        parse_in("db", &[("fgpu/policy", "x"), ("web.fgpu/fraction", "0.5")]).unwrap_err().code,
+        Code::InvalidRequest
+    );
+    // An override that says nothing of an amount is no reason to leave the others without.
+    let pod = [("fgpu/policy", "spread"), ("web.fgpu/owner", "a")];
+    assert_eq!(parse_in("db", &pod).unwrap_err().code, Code::InvalidRequest);
+}
+
+#[test]
+fn a_container_can_go_without() {
+    let pod = [("fgpu/fraction", "0.25"), ("log.fgpu/count", "0")];
+    assert_eq!(parse_in("log", &pod), Ok(None));
+    assert!(parse_in("web", &pod).unwrap().is_some());
+    let error = parse_in("log", &[("log.fgpu/count", "0"), ("log.fgpu/fraction", "0.5")]).unwrap_err();
+    assert_eq!(error.code, Code::Conflict);
+    assert_eq!(parse_in("log", &[("fgpu/count", "0")]).unwrap_err().code, Code::InvalidRequest);
+}
+
+#[test]
+fn an_override_that_says_how_much_replaces_what_it_would_contradict() {
+    let web = |pairs: &[(&str, &str)]| parse_in("web", pairs).unwrap().unwrap();
+    let request = web(&[("fgpu/fraction", "0.25"), ("web.fgpu/memory", "4Gi")]);
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), WHOLE));
+    let request = web(&[("fgpu/memory", "4Gi"), ("fgpu/cores", "30"), ("web.fgpu/units", "1")]);
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Ppm(200_000), 200_000));
+    let request = web(&[("fgpu/memory", "4Gi"), ("web.fgpu/cores", "30")]);
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), 300_000));
+    let request = web(&[("fgpu/fraction", "0.25"), ("fgpu/count", "2"), ("web.fgpu/mig", "1g.10gb")]);
+    assert_eq!((request.mig.as_deref(), request.count), (Some("1g.10gb"), 2));
+    let request = web(&[("fgpu/mig", "1g.10gb"), ("web.fgpu/fraction", "0.5")]);
+    assert_eq!((request.mig, request.memory), (None, MemoryAsk::Ppm(500_000)));
+    let request = web(&[("fgpu/mig", "auto"), ("fgpu/fraction", "0.25"), ("web.fgpu/fraction", "0.5")]);
+    assert_eq!((request.mig.as_deref(), request.memory), (Some("auto"), MemoryAsk::Ppm(500_000)));
+}
+
+#[test]
+fn errors_of_an_override_name_it() {
+    let error = parse_in("web", &[("web.fgpu/fraction", "2")]).unwrap_err();
+    assert!(error.message.starts_with("web.fgpu/fraction=2 is above a whole GPU"), "{error}");
+    let error = parse_in("web", &[("web.fgpu/fracton", "2")]).unwrap_err();
+    assert!(error.message.contains("the nearest is web.fgpu/fraction"), "{error}");
+    assert_eq!(parse_in("web", &[("web.fgpu/grant", "2")]).unwrap_err().code, Code::InvalidRequest);
+    // The container that is named reports it; the others cannot know what was meant.
+    assert_eq!(parse_in("db", &[("web.fgpu/fracton", "2")]), Ok(None));
+}
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key() -> impl Strategy<Value = String> {
+        prop_oneof![
+            4 => prop::sample::select(vec![
+                "fgpu/fraction", "fgpu/count", "fgpu/memory", "fgpu/cores", "fgpu/compute", "fgpu/units",
+                "fgpu/mig", "fgpu/isolation", "fgpu/device", "fgpu/model", "fgpu/policy", "fgpu/wait",
+                "fgpu/owner", "fgpu/grant", "c.fgpu/count", "c.fgpu/fraction", "d.fgpu/memory",
+            ])
+            .prop_map(str::to_owned),
+            1 => "(c\\.)?fgpu/\\PC{0,12}",
+            1 => any::<String>(),
+        ]
+    }
+
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[0-9]{0,3}[./]?[0-9]{0,8}%?",
+            "-?[0-9]{1,25}(Gi|G|Mi|s|m|h|gb|%)?",
+            "[0-9]g\\.[0-9]{1,4}gb(\\+[a-z.]{0,4})?",
+            "(!?[0-9A-Za-z-]{0,8},?){0,4}",
+            any::<String>(),
+            prop::sample::select(vec!["auto", "cap", "off", "none", "mig", "pack", "0", "0s"])
+                .prop_map(str::to_owned),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn anything_is_answered_in_one_short_line(
+            annotations in prop::collection::btree_map(key(), value(), 0..6),
+            container in prop::option::of(prop_oneof![Just("c".to_owned()), any::<String>()]),
+            units_per_gpu in prop::option::of(any::<u32>()),
+            allow_none: bool,
+        ) {
+            let defaults = Defaults { units_per_gpu, allow_none, ..open() };
+            match Request::parse(&annotations, container.as_deref(), &defaults) {
+                Ok(None) => {}
+                Ok(Some(request)) => {
+                    prop_assert!((1..=MOST_GPUS).contains(&request.count));
+                    prop_assert!(request.cores_ppm <= WHOLE);
+                    prop_assert!(request.wait <= defaults.wait_max);
+                    prop_assert_eq!(request.mig.is_some(), request.isolation == Isolation::Mig);
+                    let slice = request.mig.as_deref() == Some("auto");
+                    match request.memory {
+                        MemoryAsk::Ppm(ppm) => prop_assert!((1..=WHOLE).contains(&ppm)),
+                        MemoryAsk::Bytes(bytes) => prop_assert!(slice || bytes >= 1 << 20),
+                    }
+                    prop_assert!(slice || request.cores_ppm > 0);
+                    prop_assert!(request.text.bytes().all(|byte| matches!(byte, b' '..=b'~')));
+                }
+                Err(error) => {
+                    prop_assert!(
+                        matches!(error.code, Code::InvalidRequest | Code::Conflict | Code::Denied)
+                    );
+                    prop_assert!(error.message.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{}", error);
+                    prop_assert!(error.message.len() < 2000, "{}", error);
+                }
+            }
+        }
+
+        #[test]
+        fn n_times_one_nth_fits(n in 1u32..=1_000_000) {
+            let request = valid(&[("fgpu/fraction", &format!("1/{n}"))]);
+            prop_assert!(u64::from(request.cores_ppm) * u64::from(n) <= u64::from(WHOLE));
+            prop_assert_eq!(request.memory, MemoryAsk::Ppm(request.cores_ppm));
+            let defaults = Defaults { units_per_gpu: Some(n), ..open() };
+            let of_unit = Request::parse(&map(&[("fgpu/units", "1")]), None, &defaults).unwrap().unwrap();
+            prop_assert_eq!(of_unit.cores_ppm, request.cores_ppm);
+        }
+
+        #[test]
+        fn one_share_in_its_three_forms(ppm in 1u32..=WHOLE) {
+            let decimal = format!("{}.{:06}", ppm / WHOLE, ppm % WHOLE);
+            let percent = format!("{}.{:04}%", ppm / 10_000, ppm % 10_000);
+            let ratio = format!("{ppm}/{WHOLE}");
+            for text in [decimal, percent, ratio] {
+                let request = valid(&[("fgpu/fraction", &text)]);
+                prop_assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Ppm(ppm), ppm));
+                prop_assert!(request.notes.is_empty());
+            }
+        }
+
+        #[test]
+        fn a_size_is_its_bytes(mib in 1u64..(1 << 30)) {
+            for text in [format!("{mib}Mi"), format!("{}", mib << 20), format!("{}Ki", mib << 10)] {
+                prop_assert_eq!(valid(&[("fgpu/memory", &text)]).memory, MemoryAsk::Bytes(mib << 20));
+            }
+        }
+
+        /// The text of a request is itself a request, and the same one.
+        #[test]
+        fn the_text_round_trips(
+            fraction in 1u32..=100,
+            count in 1u32..=64,
+            wait in 0u64..=90,
+            policy in prop::sample::select(vec!["pack", "spread", "exclusive"]),
+            compute in prop::sample::select(vec!["cap", "share", "off"]),
+            owner in "[a-z0-9.-]{1,63}",
+        ) {
+            let request = valid(&[
+                ("fgpu/fraction", &format!("{fraction}%")),
+                ("fgpu/count", &count.to_string()),
+                ("fgpu/wait", &format!("{wait}s")),
+                ("fgpu/policy", policy),
+                ("fgpu/compute", compute),
+                ("fgpu/owner", &owner),
+            ]);
+            let pairs: Vec<(&str, &str)> =
+                request.text.split(' ').map(|pair| pair.split_once('=').unwrap()).collect();
+            prop_assert_eq!(pairs.len(), 6);
+            prop_assert_eq!(valid(&pairs), request);
+        }
+    }
+}
