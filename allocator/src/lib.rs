@@ -1,1 +1,42 @@
-//! See ARCHITECTURE.md.
+//! The allocator: who holds which share of which GPU, in one small file.
+//!
+//! A [`Store`] is a directory (`/run/fgpu`) with a lock and a file of [`Lease`]s. [`Store::reserve`] places a
+//! request and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::release`]
+//! ends it, and [`Store::reconcile`] ends those whose processes are gone. Free capacity is never stored: it is
+//! what the leases leave over.
+//!
+//! # Invariants
+//!
+//! - The lock is held for microseconds: never across a look at another process, a cgroup, a driver or a
+//!   container's folder. What was judged outside the lock is applied inside it only to lines that have not
+//!   changed by a byte.
+//! - A commit is one rename. Before it nothing has happened; after it nothing can fail.
+//! - A lease ends by a release with its own nonce, by the end of the boot, or because the processes that hold it
+//!   are proven gone. No age, no time-out, no wall clock ends it. When it cannot be told, it stays.
+//! - A file that fails its check is never overwritten and never taken for empty ([`Store::rebuild`]).
+//!
+//! All processes that share a directory must see the same pid namespace: leases name their holders by pid.
+
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
+mod capacity;
+mod error;
+mod file;
+mod host;
+mod image;
+mod lease;
+mod liveness;
+mod place;
+mod process;
+mod rebuild;
+mod refusal;
+mod store;
+
+pub use capacity::{Held, Holder};
+pub use error::Error;
+pub use host::Host;
+pub use lease::{Claim, Key, Lease, Rules, State};
+pub use place::{Decision, GpuReport, Placement, Refusal, Verdict, place};
+pub use process::Process;
+pub use rebuild::Rebuilt;
+pub use store::{Explanation, Store};

@@ -1,0 +1,138 @@
+//! Measures how many reserve + release pairs a second a store does.
+//!
+//! ```text
+//! cargo run --release -p fgpu-allocator --example pairs -- [LEASES [PROCESSES [PAIRS [DIR]]]]
+//! ```
+//!
+//! LEASES (100) are in the file all the time, PROCESSES (1) do PAIRS (50000) in all, below DIR (`/dev/shm`, which
+//! is a tmpfs like `/run`). The leases are as long as Docker's. One line is printed.
+
+use std::error::Error;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use fgpu_allocator::{Claim, Key, Process, Rules, Store};
+use fgpu_spec::{Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier};
+
+const WORKER: &str = "FGPU_PAIRS_WORKER";
+
+fn inventory() -> Inventory {
+    let gpu = |index: u32| Gpu {
+        uuid: format!("GPU-{index:08x}-1111-2222-3333-444444444444"),
+        index,
+        minor: index,
+        model: "NVIDIA H100 80GB HBM3".into(),
+        pci: format!("00000000:{index:02X}:00.0"),
+        numa: None,
+        total_memory: 80 << 30,
+        reserved_memory: 0,
+        mig_enabled: false,
+    };
+    Inventory {
+        version: 1,
+        boot_id: String::new(),
+        root: "/".into(),
+        driver_version: "550.163.01".into(),
+        cuda_version: 12040,
+        gpus: (0..8).map(gpu).collect(),
+        files: Vec::new(),
+    }
+}
+
+fn request() -> Request {
+    Request {
+        count: 1,
+        memory: MemoryAsk::Ppm(10_000),
+        cores_ppm: 10_000,
+        compute: Compute::Cap,
+        mig: None,
+        isolation: Isolation::Auto,
+        device: Filter::default(),
+        model: Filter::default(),
+        policy: Policy::Pack,
+        wait: std::time::Duration::ZERO,
+        owner: None,
+        text: "fgpu/fraction=0.01".into(),
+        notes: Vec::new(),
+    }
+}
+
+fn claim(maker: Process, number: u64) -> Claim {
+    let id = format!("{:08x}{number:056x}", maker.pid);
+    let bundle = PathBuf::from(format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}"));
+    Claim {
+        pid_file: Some(bundle.join("init.pid")),
+        key: Key { namespace: "moby".into(), id },
+        bundle,
+        maker,
+    }
+}
+
+/// Does pairs as soon as its standard input ends.
+fn work(dir: &Path, pairs: u64) -> Result<(), Box<dyn Error>> {
+    let (store, inventory, rules, request) = (Store::open(dir)?, inventory(), Rules::default(), request());
+    let maker = Process::current()?;
+    println!();
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    for number in 0..pairs {
+        let lease = store.reserve(&inventory, &rules, &request, Tier::Quota, &claim(maker, number))?;
+        store.release(&lease.grant.nonce)?.ok_or("somebody else released it")?;
+    }
+    Ok(())
+}
+
+fn start(dir: &Path, pairs: u64) -> Result<Child, Box<dyn Error>> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .env(WORKER, pairs.to_string())
+        .arg(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    // It is ready when it has written its line.
+    child.stdout.as_mut().ok_or("no pipe")?.read_exact(&mut [0])?;
+    Ok(child)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    if let Ok(pairs) = std::env::var(WORKER) {
+        return work(Path::new(&args.next().ok_or("no directory")?), pairs.parse()?);
+    }
+    let mut number = |default: u64| args.next().map_or(Ok(default), |text| text.parse());
+    let (leases, processes, pairs) = (number(100)?, number(1)?.max(1), number(50_000)?);
+    let parent = args.next().unwrap_or_else(|| "/dev/shm".into());
+    let dir = tempfile::Builder::new().prefix("fgpu-pairs-").tempdir_in(&parent)?;
+
+    let store = Store::open(dir.path())?;
+    let maker = Process::current()?;
+    for number in 0..leases {
+        let lease =
+            store.reserve(&inventory(), &Rules::default(), &request(), Tier::Quota, &claim(maker, number))?;
+        store.activate(&lease.grant.nonce, Some(maker), Some(format!("/docker/{}", lease.key.id)))?;
+    }
+    let bytes = std::fs::metadata(dir.path().join("allocations.json"))?.len();
+
+    let mut children =
+        (0..processes).map(|_| start(dir.path(), pairs / processes)).collect::<Result<Vec<_>, _>>()?;
+    let begin = Instant::now();
+    children.iter_mut().for_each(|child| drop(child.stdin.take()));
+    for child in &mut children {
+        if !child.wait()?.success() {
+            return Err("a worker failed".into());
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    if store.leases()?.len() as u64 != leases {
+        return Err("leases were lost or leaked".into());
+    }
+    let done = pairs / processes * processes;
+    println!(
+        "reserve+release: {:.0} pairs/s, {:.1} us an operation ({leases} leases, {bytes} bytes, {processes} \
+         process(es), {done} pairs, {parent})",
+        done as f64 / seconds,
+        seconds * 1e6 / done as f64 / 2.0,
+    );
+    Ok(())
+}

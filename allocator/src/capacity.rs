@@ -1,0 +1,109 @@
+//! What the leases take of each GPU. Never stored: always added up from the leases.
+
+use fgpu_spec::{Gpu, Inventory};
+
+use crate::image::{Damage, Image, Summary, quoted};
+use crate::{Key, Lease, Rules};
+
+/// Parts per million in a whole.
+pub(crate) const WHOLE: u32 = 1_000_000;
+
+/// What leases hold of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Device memory in bytes.
+    pub memory: u64,
+    /// SM time in ppm.
+    pub cores_ppm: u32,
+    /// How many leases there are on it.
+    pub leases: u32,
+    /// Whether one of them wants it for itself.
+    pub exclusive: bool,
+}
+
+/// Who holds a share of a GPU, for messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The container.
+    pub key: Key,
+    /// Device memory in bytes.
+    pub memory: u64,
+    /// SM time in ppm.
+    pub cores_ppm: u32,
+    /// Whether it wants the GPU for itself.
+    pub exclusive: bool,
+}
+
+/// The sum of all leases.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Per GPU, in the inventory's order.
+    pub(crate) held: Vec<Held>,
+    /// What the owner holds, in ppm of whole GPUs.
+    pub(crate) owner_ppm: u64,
+    /// Whether one of the leases is of the container asked about.
+    pub(crate) same_key: bool,
+}
+
+/// Adds up the leases; `owner` is whose cap will be asked for, `key` ([`crate::image::key_head`]) the container
+/// whose other leases are looked for. A lease on a GPU that is not in the inventory (it
+/// fell off the bus) takes nothing of the others.
+pub(crate) fn sum(
+    image: &Image,
+    inventory: &Inventory,
+    rules: &Rules,
+    owner: Option<&str>,
+    key: Option<&[u8]>,
+) -> Result<Sums, Damage> {
+    let uuids: Vec<_> = inventory.gpus.iter().map(|gpu| quoted(&gpu.uuid)).collect();
+    let owner = owner.map(quoted);
+    let mut sums = Sums { held: vec![Held::default(); uuids.len()], owner_ppm: 0, same_key: false };
+    for line in image.lines() {
+        let summary = Summary::scan(line)?;
+        sums.same_key |= key.is_some_and(|key| summary.rest.starts_with(key));
+        let counts = owner.is_some() && summary.owner == owner.as_deref();
+        for part in &summary.gpus {
+            let Some(at) = uuids.iter().position(|uuid| uuid == part.uuid) else { continue };
+            let held = &mut sums.held[at];
+            held.memory = held.memory.saturating_add(part.memory);
+            held.cores_ppm = held.cores_ppm.saturating_add(part.cores_ppm);
+            held.leases += 1;
+            held.exclusive |= summary.exclusive;
+            if counts {
+                let gpu = &inventory.gpus[at];
+                sums.owner_ppm += worth(gpu, rules, part.memory, part.cores_ppm, summary.exclusive);
+            }
+        }
+    }
+    Ok(sums)
+}
+
+/// What a share is worth in ppm of the GPU.
+pub(crate) fn worth(gpu: &Gpu, rules: &Rules, memory: u64, cores_ppm: u32, exclusive: bool) -> u64 {
+    if exclusive {
+        return u64::from(WHOLE);
+    }
+    u64::from(ppm(memory, gpu.usable_memory(rules.reserve_memory)).max(cores_ppm))
+}
+
+/// `part` of `whole` in ppm, floored.
+pub(crate) fn ppm(part: u64, whole: u64) -> u32 {
+    let ppm = u128::from(part) * u128::from(WHOLE) / u128::from(whole.max(1));
+    u32::try_from(ppm).unwrap_or(u32::MAX)
+}
+
+/// Who holds what of each GPU, in the inventory's order.
+pub(crate) fn holders(leases: &[Lease], inventory: &Inventory) -> Vec<Vec<Holder>> {
+    let of = |gpu: &Gpu| {
+        let shares = leases.iter().flat_map(|lease| lease.grant.gpus.iter().map(move |share| (lease, share)));
+        let here = shares.filter(|(_, share)| share.uuid == gpu.uuid);
+        here.map(|(lease, share)| Holder {
+            key: lease.key.clone(),
+            memory: share.memory,
+            cores_ppm: share.cores_ppm,
+            exclusive: lease.exclusive,
+        })
+        .collect()
+    };
+    inventory.gpus.iter().map(of).collect()
+}

@@ -1,0 +1,88 @@
+//! What can go wrong with the store itself, as opposed to with a request.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fgpu_spec::{Code, Nonce};
+
+/// A failure of the allocator file or of the node around it. Turns into a [`fgpu_spec::Error`] with a stable
+/// code: `state-corrupt` for a file that cannot be trusted, `internal` for the rest.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call failed.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// The verb, for example `lock`.
+        doing: &'static str,
+        /// What it was done to.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The allocator file failed its check. Nothing was changed, and nothing is granted or released until it is
+    /// rebuilt.
+    #[error(
+        "{} {reason}; {}no share is granted or freed until it is rebuilt, because running containers may hold \
+         what it lost: run fgpu gc --rebuild",
+        path.display(),
+        aside.as_ref().map_or(String::new(), |aside| format!("it is kept as {}; ", aside.display()))
+    )]
+    Corrupt {
+        /// The allocator file.
+        path: PathBuf,
+        /// What is wrong with it, as the rest of a sentence.
+        reason: &'static str,
+        /// The name under which the damaged file is kept.
+        aside: Option<PathBuf>,
+    },
+    /// The allocator file was written by another version of fgpu.
+    #[error("{} has format version {found}, this fgpu knows {known}; use the fgpu that wrote it, or reboot", path.display())]
+    Version {
+        /// The allocator file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// Ours.
+        known: u64,
+    },
+    /// A rebuild would forget grants whose containers may still run.
+    #[error(
+        "{} leaves no trace of the leases of {} container folder(s) in {}: {}; end these containers (annotation \
+         fgpu/grant), or accept the loss with fgpu gc --rebuild --force",
+        path.display(),
+        lost.len(),
+        folder.display(),
+        lost.iter().map(Nonce::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Unaccounted {
+        /// The allocator file.
+        path: PathBuf,
+        /// Where the container folders are.
+        folder: PathBuf,
+        /// The grants whose leases are lost.
+        lost: Vec<Nonce>,
+    },
+    /// procfs does not show this process, so no judgement about others can be trusted.
+    #[error("{} does not show this process: is procfs mounted there? No lease can be judged without it", .0.display())]
+    NoProc(PathBuf),
+    /// A lease cannot be written as text.
+    #[error("cannot write the lease: {0}")]
+    Unwritable(#[source] serde_json::Error),
+}
+
+impl Error {
+    /// An I/O error with what was being done.
+    pub(crate) fn io(doing: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self::Io { doing, path: path.to_owned(), source: source.into() }
+    }
+}
+
+impl From<Error> for fgpu_spec::Error {
+    fn from(error: Error) -> Self {
+        let code = match error {
+            Error::Corrupt { .. } | Error::Version { .. } | Error::Unaccounted { .. } => Code::StateCorrupt,
+            Error::Io { .. } | Error::NoProc(_) | Error::Unwritable(_) => Code::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}

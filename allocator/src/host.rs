@@ -1,0 +1,206 @@
+//! What the kernel says about processes, cgroups and the boot.
+
+use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{Error, Process, process};
+
+/// Depth at which the walk below a cgroup ends; systemd in a container makes five levels.
+const CGROUP_DEPTH: usize = 32;
+
+/// Where the kernel's file systems are mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// procfs of the pid namespace in which leases are made; default `/proc`.
+    pub proc: PathBuf,
+    /// cgroupfs: the unified tree (v2), or the folder of the controllers' trees (v1, hybrid); default
+    /// `/sys/fs/cgroup`.
+    pub cgroup: PathBuf,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into() }
+    }
+}
+
+impl Host {
+    /// The id of this boot, a UUID.
+    pub(crate) fn boot_id(&self) -> Result<String, Error> {
+        let path = self.proc.join("sys/kernel/random/boot_id");
+        let id = fs::read_to_string(&path).map_err(|source| Error::io("read", &path, source))?;
+        Ok(id.trim().to_owned())
+    }
+
+    /// Makes sure that an absent process means a dead one: an unmounted procfs shows nobody.
+    pub(crate) fn check_proc(&self) -> Result<(), Error> {
+        match process::look(&self.proc, "self") {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(Error::NoProc(self.proc.clone())),
+            Err(source) => Err(Error::io("read", &self.proc.join("self/stat"), source)),
+        }
+    }
+
+    /// The process that has this pid now.
+    pub(crate) fn process(&self, pid: i32) -> io::Result<Option<Process>> {
+        if pid <= 0 {
+            return Ok(None);
+        }
+        process::look(&self.proc, &pid.to_string())
+    }
+
+    /// Whether this very process still runs.
+    pub(crate) fn is_alive(&self, process: Process) -> io::Result<bool> {
+        Ok(self.process(process.pid)? == Some(process))
+    }
+
+    /// Whether a process is left in the cgroup or below it. In v1 every controller has a tree of its own, and any
+    /// of them counts. A cgroup that does not exist is empty.
+    ///
+    /// # Errors
+    /// When it cannot be told, or `path` names no cgroup of a container's own.
+    pub(crate) fn cgroup_has_process(&self, path: &str) -> io::Result<bool> {
+        let path = Path::new(path.trim_start_matches('/'));
+        // The root of the tree always has processes: it would keep a lease for ever.
+        if path.as_os_str().is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_)))
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if populated(&self.cgroup.join(path), CGROUP_DEPTH)? {
+            return Ok(true);
+        }
+        if self.cgroup.join("cgroup.controllers").exists() {
+            return Ok(false);
+        }
+        for tree in fs::read_dir(&self.cgroup)? {
+            let tree = tree?;
+            // Combined controllers (cpu → cpu,cpuacct) are links to a tree that is visited anyway.
+            if tree.file_type()?.is_dir() && populated(&tree.path().join(path), CGROUP_DEPTH)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether there is a process in this one cgroup folder or below it.
+fn populated(folder: &Path, depth: usize) -> io::Result<bool> {
+    // v2 says it for the whole subtree at once.
+    if let Some(events) = read_if_there(&folder.join("cgroup.events"))?
+        && let Some(populated) = events.lines().find_map(|line| line.strip_prefix("populated "))
+    {
+        return Ok(populated.trim() != "0");
+    }
+    if read_if_there(&folder.join("cgroup.procs"))?.is_some_and(|procs| !procs.trim().is_empty()) {
+        return Ok(true);
+    }
+    if depth == 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) if is_gone(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if entry.file_type()?.is_dir() && populated(&entry.path(), depth - 1)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A cgroup that is removed while it is read answers ENODEV.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
+}
+
+fn read_if_there(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// CLOCK_BOOTTIME in ns: goes on while the machine sleeps, never jumps.
+pub(crate) fn boottime() -> u64 {
+    nanoseconds(ClockId::Boottime)
+}
+
+/// CLOCK_REALTIME in ns: jumps when somebody sets it.
+pub(crate) fn wall() -> u64 {
+    nanoseconds(ClockId::Realtime)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanoseconds.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let host = Host { proc: root.path().join("proc"), cgroup: root.path().to_owned() };
+        (root, host)
+    }
+
+    #[test]
+    fn v2_is_asked_for_the_whole_subtree() {
+        let (_root, host) = host(&[
+            ("cgroup.controllers", ""),
+            ("full/cgroup.events", "populated 1\nfrozen 0\n"),
+            ("empty/cgroup.events", "populated 0\nfrozen 0\n"),
+        ]);
+        assert!(host.cgroup_has_process("/full").unwrap());
+        assert!(!host.cgroup_has_process("empty").unwrap());
+        assert!(!host.cgroup_has_process("/gone/too").unwrap());
+    }
+
+    #[test]
+    fn v1_counts_any_controller_and_any_depth() {
+        let (_root, host) = host(&[
+            ("cpu/docker/a/cgroup.procs", ""),
+            ("devices/docker/a/cgroup.procs", ""),
+            ("devices/docker/a/inner/deep/cgroup.procs", "7\n"),
+            ("devices/docker/b/cgroup.procs", ""),
+        ]);
+        assert!(host.cgroup_has_process("docker/a").unwrap());
+        assert!(!host.cgroup_has_process("docker/b").unwrap());
+    }
+
+    #[test]
+    fn the_root_and_paths_that_climb_are_not_a_containers_cgroup() {
+        let (_root, host) = host(&[("cgroup.procs", "1\n")]);
+        for path in ["", "/", "..", "/a/../..", "./"] {
+            assert!(host.cgroup_has_process(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn this_kernel_shows_us_and_pid_1_lives_in_some_cgroup() {
+        let host = Host::default();
+        host.check_proc().unwrap();
+        assert_eq!(host.boot_id().unwrap().len(), 36);
+        assert_eq!(host.process(0).unwrap(), None);
+        assert!(host.process(1).unwrap().is_some());
+        assert!(matches!(Host { proc: "/dev".into(), ..host }.check_proc(), Err(Error::NoProc(_))));
+    }
+}

@@ -1,0 +1,422 @@
+//! The content of the allocator file: reading, checking and editing it as bytes.
+//!
+//! ```text
+//! {"version":1,"check":"<16 hex>","boot":"<uuid>","leases":[
+//! {"nonce":"<32 hex>","state":"active","gpus":[{"uuid":"GPU-…","memory":<bytes>,"cores_ppm":<ppm>}],…,"seal":"<16 hex>"},
+//! {…}
+//! ]}
+//! ```
+//!
+//! It is JSON, one lease per line. `check` is XXH3-64 over everything behind it, so that a torn, cut or edited
+//! file is noticed. `seal` is XXH3-64 over the line before it, seeded with the boot id: a line of a damaged file
+//! proves by itself that it is whole and of this boot. Only this module writes the format, so it need not parse
+//! JSON to read it: a line's head is scanned, and the lines that an operation does not concern are copied.
+
+use std::ops::Range;
+
+use fgpu_spec::Nonce;
+use memchr::{memchr_iter, memchr2};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::{Error, Key, Lease};
+
+/// The version of the format.
+pub(crate) const VERSION: u64 = 1;
+const HEAD: &[u8] = br#"{"version":1,"check":""#;
+const BOOT: &[u8] = br#"","boot":""#;
+const OPEN: &[u8] = b"\",\"leases\":[\n";
+const CLOSE: &[u8] = b"]}\n";
+const NONCE: &[u8] = br#"{"nonce":""#;
+const SEAL: &[u8] = br#","seal":""#;
+/// Digits of a checksum.
+const DIGITS: usize = 16;
+
+/// Which boot it is, and the seed that ties a line's seal to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Boot {
+    id: String,
+    seed: u64,
+}
+
+impl Boot {
+    pub(crate) fn new(id: String) -> Self {
+        Self { seed: xxh3_64(id.as_bytes()), id }
+    }
+}
+
+/// Why a file is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// It fails its check.
+    Torn,
+    /// It is of another version.
+    Version(u64),
+}
+
+/// A file that passed its check.
+#[derive(Debug, Default)]
+pub(crate) struct Image {
+    bytes: Vec<u8>,
+    lines: Vec<Range<usize>>,
+    /// Whether it was written in another boot: then every lease in it is void.
+    void: bool,
+}
+
+impl Image {
+    /// Checks a file's bytes. An empty node has no file; that is [`Image::default`].
+    pub(crate) fn parse(bytes: Vec<u8>, boot: &Boot) -> Result<Self, Damage> {
+        let Some(checked) = checked(&bytes) else {
+            return Err(version(&bytes)
+                .filter(|&found| found != VERSION)
+                .map_or(Damage::Torn, Damage::Version));
+        };
+        let body = checked.strip_prefix(BOOT).ok_or(Damage::Torn)?;
+        let (of_boot, body) = body.split_at_checked(boot.id.len()).ok_or(Damage::Torn)?;
+        let body = body.strip_prefix(OPEN).and_then(|body| body.strip_suffix(CLOSE)).ok_or(Damage::Torn)?;
+        let mut start = bytes.len() - CLOSE.len() - body.len();
+        let mut lines = Vec::with_capacity(body.len() / 256);
+        for end in memchr_iter(b'\n', body).map(|at| bytes.len() - CLOSE.len() - body.len() + at) {
+            let line = &bytes[start..end];
+            lines.push(start..end - usize::from(line.ends_with(b",")));
+            start = end + 1;
+        }
+        let void = of_boot != boot.id.as_bytes();
+        Ok(Self { bytes, lines, void })
+    }
+
+    /// The lines of the leases that hold, without separators.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines.iter().filter(|_| !self.void).map(|range| &self.bytes[range.clone()])
+    }
+
+    /// The lines of the leases of an earlier boot.
+    pub(crate) fn void_lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines.iter().filter(|_| self.void).map(|range| &self.bytes[range.clone()])
+    }
+
+    /// The line with this nonce.
+    pub(crate) fn find(&self, nonce: &Nonce) -> Option<&[u8]> {
+        let nonce = nonce.to_string();
+        self.lines().find(|line| line[NONCE.len()..].starts_with(nonce.as_bytes()))
+    }
+
+    /// The bytes of a file with this one's lines, each as `edit` returns it (`None` drops it), and then `more`.
+    pub(crate) fn rewrite<'a>(
+        &'a self,
+        boot: &Boot,
+        mut edit: impl FnMut(&'a [u8]) -> Option<&'a [u8]>,
+        more: Option<&'a [u8]>,
+    ) -> Vec<u8> {
+        let mut out = head(boot, self.bytes.len() + more.map_or(0, <[u8]>::len));
+        for line in self.lines().filter_map(&mut edit).chain(more) {
+            push_line(&mut out, line);
+        }
+        finish(out)
+    }
+}
+
+/// The bytes of a file with these lines.
+pub(crate) fn compose<'a>(boot: &Boot, lines: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut out = head(boot, 0);
+    lines.for_each(|line| push_line(&mut out, line));
+    finish(out)
+}
+
+fn head(boot: &Boot, capacity: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(capacity + 256);
+    out.extend_from_slice(HEAD);
+    out.extend_from_slice(&[b'0'; DIGITS]);
+    out.extend_from_slice(BOOT);
+    out.extend_from_slice(boot.id.as_bytes());
+    out.extend_from_slice(OPEN);
+    out
+}
+
+fn push_line(out: &mut Vec<u8>, line: &[u8]) {
+    out.extend_from_slice(line);
+    out.extend_from_slice(b",\n");
+}
+
+fn finish(mut out: Vec<u8>) -> Vec<u8> {
+    // JSON allows no comma after the last element.
+    if out.ends_with(b",\n") {
+        out.truncate(out.len() - 2);
+        out.push(b'\n');
+    }
+    out.extend_from_slice(CLOSE);
+    let check = hex(xxh3_64(&out[HEAD.len() + DIGITS..]));
+    out[HEAD.len()..HEAD.len() + DIGITS].copy_from_slice(&check);
+    out
+}
+
+/// What the file's checksum covers, if it is right.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (check, rest) = bytes.strip_prefix(HEAD)?.split_at_checked(DIGITS)?;
+    (*check == hex(xxh3_64(rest))).then_some(rest)
+}
+
+/// The version that a file claims.
+fn version(bytes: &[u8]) -> Option<u64> {
+    let rest = bytes.strip_prefix(br#"{"version":"#)?;
+    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    str::from_utf8(&rest[..digits]).ok()?.parse().ok()
+}
+
+/// A lease as a sealed line.
+pub(crate) fn line(lease: &Lease, boot: &Boot) -> Result<Vec<u8>, Error> {
+    let mut out = Vec::with_capacity(1024);
+    serde_json::to_writer(&mut out, lease).map_err(Error::Unwritable)?;
+    out.pop();
+    let seal = hex(xxh3_64_with_seed(&out, boot.seed));
+    out.extend_from_slice(SEAL);
+    out.extend_from_slice(&seal);
+    out.extend_from_slice(b"\"}");
+    Ok(out)
+}
+
+/// The lease of a line.
+pub(crate) fn lease(line: &[u8]) -> Result<Lease, Damage> {
+    serde_json::from_slice(line).map_err(|_| Damage::Torn)
+}
+
+/// The lines of a damaged file that are whole and of this boot, and how many are not.
+pub(crate) fn salvage<'a>(bytes: &'a [u8], boot: &Boot) -> (Vec<&'a [u8]>, usize) {
+    let (mut whole, mut damaged) = (Vec::new(), 0);
+    for line in bytes.split(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b",").unwrap_or(line);
+        let sealed = || {
+            let (lease, seal) = line.split_at_checked(line.len().checked_sub(SEAL.len() + DIGITS + 2)?)?;
+            let seal = seal.strip_prefix(SEAL)?.strip_suffix(b"\"}")?;
+            (*seal == hex(xxh3_64_with_seed(lease, boot.seed))).then_some(line)
+        };
+        match sealed() {
+            Some(line) => whole.push(line),
+            None if line.is_empty() || line.starts_with(br#"{"version""#) || line == b"]}" => {}
+            None => damaged += 1,
+        }
+    }
+    (whole, damaged)
+}
+
+fn hex(value: u64) -> [u8; DIGITS] {
+    let mut out = [0; DIGITS];
+    for (at, digit) in out.iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(value >> (60 - 4 * at)) as usize & 15];
+    }
+    out
+}
+
+/// The head of a line: what every reserve needs to know of every lease. Strings are as they stand in the file,
+/// escapes included; compare them with [`quoted`] ones.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Summary<'a> {
+    pub(crate) gpus: Vec<Part<'a>>,
+    pub(crate) owner: Option<&'a [u8]>,
+    pub(crate) exclusive: bool,
+    /// The line from its key on.
+    pub(crate) rest: &'a [u8],
+}
+
+/// The share of one GPU.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Part<'a> {
+    pub(crate) uuid: &'a [u8],
+    pub(crate) memory: u64,
+    pub(crate) cores_ppm: u32,
+}
+
+/// A string as it stands in the file, with its quotes.
+pub(crate) fn quoted(text: &str) -> Vec<u8> {
+    serde_json::Value::from(text).to_string().into_bytes()
+}
+
+/// What [`Summary::rest`] begins with in the lines of this container.
+pub(crate) fn key_head(key: &Key) -> Vec<u8> {
+    [b"\"key\":{\"namespace\":".as_slice(), &quoted(&key.namespace), b",\"id\":", &quoted(&key.id), b"}"]
+        .concat()
+}
+
+impl<'a> Summary<'a> {
+    /// Scans a line that passed its check.
+    pub(crate) fn scan(line: &'a [u8]) -> Result<Self, Damage> {
+        scan(line).ok_or(Damage::Torn)
+    }
+}
+
+fn scan(line: &[u8]) -> Option<Summary<'_>> {
+    let mut rest = line.get(NONCE.len() + 32..)?.strip_prefix(b"\",\"state\":")?;
+    string(&mut rest)?;
+    rest = rest.strip_prefix(b",\"gpus\":[")?;
+    let mut gpus = Vec::with_capacity(1);
+    while let Some(mut gpu) = rest.strip_prefix(b"{\"uuid\":") {
+        let uuid = string(&mut gpu)?;
+        gpu = gpu.strip_prefix(b",\"memory\":")?;
+        let memory = number(&mut gpu)?;
+        gpu = gpu.strip_prefix(b",\"cores_ppm\":")?;
+        let cores_ppm = u32::try_from(number(&mut gpu)?).ok()?;
+        gpus.push(Part { uuid, memory, cores_ppm });
+        gpu = gpu.strip_prefix(b"}")?;
+        rest = gpu.strip_prefix(b",").unwrap_or(gpu);
+    }
+    rest = rest.strip_prefix(b"],")?;
+    let mut owner = None;
+    if let Some(mut tail) = rest.strip_prefix(b"\"owner\":") {
+        owner = Some(string(&mut tail)?);
+        rest = tail.strip_prefix(b",")?;
+    }
+    let tail = rest.strip_prefix(b"\"exclusive\":true,");
+    Some(Summary { gpus, owner, exclusive: tail.is_some(), rest: tail.unwrap_or(rest) })
+}
+
+/// Takes a string, quotes included.
+fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let text = *rest;
+    let mut at = usize::from(text.first() == Some(&b'"'));
+    loop {
+        at += memchr2(b'"', b'\\', text.get(at..)?)?;
+        if text[at] == b'"' {
+            *rest = &text[at + 1..];
+            return Some(&text[..at + 1]);
+        }
+        at += 2;
+    }
+}
+
+/// Takes a number.
+fn number(rest: &mut &[u8]) -> Option<u64> {
+    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    let mut value: u64 = 0;
+    for digit in &rest[..digits] {
+        value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+    }
+    *rest = &rest[digits..];
+    (digits > 0).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Process, State};
+    use fgpu_spec::{Compute, Grant, GrantedGpu, Tier};
+
+    fn boot() -> Boot {
+        Boot::new("11111111-2222-3333-4444-555555555555".into())
+    }
+
+    fn sample(n: u8) -> Lease {
+        let gpu = |uuid: &str| GrantedGpu { uuid: uuid.into(), memory: 20 << 30, cores_ppm: 250_000 };
+        Lease {
+            key: Key { namespace: "mo\"by".into(), id: format!("id\\{n}") },
+            grant: Grant {
+                nonce: Nonce([n; 16]),
+                tier: Tier::Quota,
+                compute: Compute::Cap,
+                gpus: vec![gpu("GPU-a"), gpu("GPU-\"b\\")],
+                notes: vec!["a \"note\"\n".into()],
+            },
+            state: State::Active,
+            owner: (n.is_multiple_of(2)).then(|| "alice".into()),
+            exclusive: n.is_multiple_of(3),
+            bundle: "/run/bundle".into(),
+            maker: Process { pid: 1, start: 2 },
+            pid_file: Some("/run/bundle/init.pid".into()),
+            init: Some(Process { pid: 3, start: 4 }),
+            cgroup: Some("/docker/x".into()),
+            created: u64::MAX,
+            wall: 1,
+            request: "fgpu/fraction=0.25".into(),
+        }
+    }
+
+    fn file(leases: &[Lease]) -> Vec<u8> {
+        let lines: Vec<_> = leases.iter().map(|lease| line(lease, &boot()).unwrap()).collect();
+        compose(&boot(), lines.iter().map(Vec::as_slice))
+    }
+
+    #[test]
+    fn leases_come_back_and_the_file_is_json_with_one_per_line() {
+        for count in 0..4 {
+            let leases: Vec<_> = (0..count).map(sample).collect();
+            let bytes = file(&leases);
+            let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!(json["leases"].as_array().unwrap().len(), leases.len());
+            assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), leases.len() + 2);
+            let image = Image::parse(bytes, &boot()).unwrap();
+            assert_eq!(image.lines().map(|line| lease(line).unwrap()).collect::<Vec<_>>(), leases);
+        }
+    }
+
+    #[test]
+    fn the_scanner_agrees_with_the_parser() {
+        for n in 0..6 {
+            let lease = sample(n);
+            let line = line(&lease, &boot()).unwrap();
+            let summary = Summary::scan(&line).unwrap();
+            assert_eq!(summary.exclusive, lease.exclusive);
+            assert_eq!(summary.owner.map(<[u8]>::to_vec), lease.owner.as_deref().map(quoted));
+            assert!(summary.rest.starts_with(&key_head(&lease.key)));
+            assert_eq!(summary.gpus.len(), 2);
+            for (part, gpu) in summary.gpus.iter().zip(&lease.grant.gpus) {
+                assert_eq!(part.uuid, quoted(&gpu.uuid));
+                assert_eq!((part.memory, part.cores_ppm), (gpu.memory, gpu.cores_ppm));
+            }
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_and_every_cut_is_noticed() {
+        let bytes = file(&[sample(1), sample(2)]);
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert!(Image::parse(bad, &boot()).is_err(), "byte {at}");
+            assert!(Image::parse(bytes[..at].to_vec(), &boot()).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_told_from_damage() {
+        let bytes = file(&[]);
+        let newer = String::from_utf8(bytes).unwrap().replacen(":1,", ":27,", 1);
+        assert_eq!(Image::parse(newer.into_bytes(), &boot()).unwrap_err(), Damage::Version(27));
+        assert_eq!(Image::parse(Vec::new(), &boot()).unwrap_err(), Damage::Torn);
+    }
+
+    #[test]
+    fn leases_of_another_boot_are_void() {
+        let other = Boot::new("11111111-2222-3333-4444-555555555556".into());
+        let image = Image::parse(file(&[sample(1)]), &other).unwrap();
+        assert_eq!(image.lines().count(), 0);
+        assert_eq!(image.void_lines().count(), 1);
+        assert!(image.find(&Nonce([1; 16])).is_none());
+        let rewritten = Image::parse(image.rewrite(&other, Some, None), &other).unwrap();
+        assert_eq!(rewritten.lines().count() + rewritten.void_lines().count(), 0);
+    }
+
+    #[test]
+    fn salvage_keeps_whole_lines_of_this_boot_only() {
+        let bytes = file(&[sample(1), sample(2), sample(3)]);
+        let at = bytes.iter().position(|&byte| byte == b'2').unwrap();
+        let second = bytes.windows(4).position(|window| window == b"0202").unwrap();
+        let mut bad = bytes.clone();
+        bad[at] ^= 1;
+        bad[second] ^= 1;
+        let (whole, damaged) = salvage(&bad, &boot());
+        let nonces: Vec<_> = whole.iter().map(|line| lease(line).unwrap().grant.nonce).collect();
+        assert_eq!(nonces, [Nonce([1; 16]), Nonce([3; 16])]);
+        assert_eq!(damaged, 1);
+        assert_eq!(salvage(&bytes[..bytes.len() - 40], &boot()).0.len(), 2);
+        let other = Boot::new("11111111-2222-3333-4444-555555555556".into());
+        assert_eq!(salvage(&bytes, &other), (vec![], 3));
+    }
+
+    #[test]
+    fn rewrite_drops_replaces_and_appends() {
+        let image = Image::parse(file(&[sample(1), sample(2)]), &boot()).unwrap();
+        let third = line(&sample(3), &boot()).unwrap();
+        let first = image.find(&Nonce([1; 16])).unwrap();
+        let bytes = image.rewrite(&boot(), |line| (line != first).then_some(line), Some(&third));
+        assert_eq!(bytes, file(&[sample(2), sample(3)]));
+        assert_eq!(image.rewrite(&boot(), |_| None, None), file(&[]));
+    }
+}

@@ -1,0 +1,184 @@
+//! What is written down about a grant.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use fgpu_spec::{Compute, Grant, GrantedGpu, Nonce, Tier};
+use serde::{Deserialize, Serialize};
+
+use crate::Process;
+
+/// Names a container: the runtime's namespace (`moby`, `k8s.io`, …) and the id in it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    /// The runtime's namespace.
+    pub namespace: String,
+    /// The container's id.
+    pub id: String,
+}
+
+/// Who asks for a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The container.
+    pub key: Key,
+    /// Its bundle, for people; the lease's life does not depend on it.
+    pub bundle: PathBuf,
+    /// The process that holds the lease until the container's init is known. It should live at least until the
+    /// runtime below it has written `pid_file` or failed.
+    pub maker: Process,
+    /// Where the runtime will write the init's pid: a plain decimal, runc's `state.json` or crun's `status`.
+    /// With the latter two a reused pid is told apart with certainty, as they carry the start time.
+    pub pid_file: Option<PathBuf>,
+}
+
+/// How far a lease has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The share is taken, the container is not known to run yet.
+    Reserving,
+    /// The container runs.
+    Active,
+}
+
+/// A grant and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The container.
+    pub key: Key,
+    /// What was given.
+    pub grant: Grant,
+    /// How far it has come.
+    pub state: State,
+    /// `fgpu/owner`.
+    pub owner: Option<String>,
+    /// Whether nobody else may be placed on its GPUs.
+    pub exclusive: bool,
+    /// The container's bundle.
+    pub bundle: PathBuf,
+    /// Who made it.
+    pub maker: Process,
+    /// Where the runtime writes the init's pid.
+    pub pid_file: Option<PathBuf>,
+    /// The container's init, once known.
+    pub init: Option<Process>,
+    /// The container's cgroup, relative to the cgroup mount, once known.
+    pub cgroup: Option<String>,
+    /// When it was made: CLOCK_BOOTTIME in ns.
+    pub created: u64,
+    /// The same instant as CLOCK_REALTIME in ns. It decides nothing by itself (see `liveness.rs`).
+    pub wall: u64,
+    /// The request in words.
+    pub request: String,
+}
+
+/// The administrator's rules.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// `reserve-memory`: bytes of each GPU that are never granted.
+    pub reserve_memory: u64,
+    /// `[owner."name"] max-gpus`: how many GPUs' worth of shares an owner may hold at a time. A share counts as
+    /// the larger of its memory and SM part of the GPU, an exclusive one as a whole GPU.
+    pub owner_max_gpus: BTreeMap<String, u32>,
+}
+
+/// A lease as a line of the file. What every reserve needs to know of all leases comes first; `image.rs` reads
+/// that much without a JSON parser.
+#[derive(Serialize)]
+struct Line<'a> {
+    nonce: Nonce,
+    state: State,
+    gpus: &'a [GrantedGpu],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    exclusive: bool,
+    key: &'a Key,
+    request: &'a str,
+    tier: Tier,
+    compute: Compute,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    notes: &'a [String],
+    maker: Process,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    init: Option<Process>,
+    created: u64,
+    wall: u64,
+    bundle: &'a std::path::Path,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid_file: Option<&'a std::path::Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cgroup: Option<&'a str>,
+}
+
+/// The same, read back.
+#[derive(Deserialize)]
+struct OwnedLine {
+    nonce: Nonce,
+    state: State,
+    gpus: Vec<GrantedGpu>,
+    owner: Option<String>,
+    #[serde(default)]
+    exclusive: bool,
+    key: Key,
+    request: String,
+    tier: Tier,
+    compute: Compute,
+    #[serde(default)]
+    notes: Vec<String>,
+    maker: Process,
+    init: Option<Process>,
+    created: u64,
+    wall: u64,
+    bundle: PathBuf,
+    pid_file: Option<PathBuf>,
+    cgroup: Option<String>,
+}
+
+impl Serialize for Lease {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Line {
+            nonce: self.grant.nonce,
+            state: self.state,
+            gpus: &self.grant.gpus,
+            owner: self.owner.as_deref(),
+            exclusive: self.exclusive,
+            key: &self.key,
+            request: &self.request,
+            tier: self.grant.tier,
+            compute: self.grant.compute,
+            notes: &self.grant.notes,
+            maker: self.maker,
+            init: self.init,
+            created: self.created,
+            wall: self.wall,
+            bundle: &self.bundle,
+            pid_file: self.pid_file.as_deref(),
+            cgroup: self.cgroup.as_deref(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Lease {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let line = OwnedLine::deserialize(deserializer)?;
+        let OwnedLine { nonce, tier, compute, gpus, notes, .. } = line;
+        Ok(Self {
+            key: line.key,
+            grant: Grant { nonce, tier, compute, gpus, notes },
+            state: line.state,
+            owner: line.owner,
+            exclusive: line.exclusive,
+            bundle: line.bundle,
+            maker: line.maker,
+            pid_file: line.pid_file,
+            init: line.init,
+            cgroup: line.cgroup,
+            created: line.created,
+            wall: line.wall,
+            request: line.request,
+        })
+    }
+}

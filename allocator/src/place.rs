@@ -1,0 +1,317 @@
+//! Placement: which GPUs a request gets. A function of its arguments.
+//!
+//! What counts:
+//! - Memory counts as granted in every tier, `none` included: there it is a promise among neighbours.
+//! - SM time counts as asked for `cap` and `share` (both promise it). `off` promises none, so it takes none and
+//!   its grant says 0 ppm: containers that ask only for memory then share a GPU as long as its memory lasts.
+//! - An exclusive lease takes the GPU, whatever it leaves over. It must be the first and stays the only one.
+//! - A GPU in MIG mode serves no fractions.
+
+use fgpu_spec::{
+    Code, Compute, Filter, Gpu, GrantedGpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier,
+};
+
+use crate::capacity::{Held, WHOLE, ppm, worth};
+use crate::{Rules, refusal};
+
+/// What a request gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// One share per GPU, by index.
+    pub gpus: Vec<GrantedGpu>,
+    /// Whether nobody else may be placed on them.
+    pub exclusive: bool,
+    /// What was rounded, in words, the request's own notes first.
+    pub notes: Vec<String>,
+}
+
+/// How one GPU stands to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It could serve it now.
+    Fits,
+    /// `fgpu/device` rules it out.
+    OtherDevice,
+    /// `fgpu/model` rules it out.
+    OtherModel,
+    /// It is in MIG mode.
+    Mig,
+    /// It is too small even when empty.
+    TooSmall,
+    /// Another container has it for itself.
+    Exclusive,
+    /// The request wants an empty GPU.
+    Occupied,
+    /// It lacks room now: of memory, of SM time, or of both.
+    Short {
+        /// Whether memory falls short.
+        memory: bool,
+        /// Whether SM time falls short.
+        cores: bool,
+    },
+}
+
+impl Verdict {
+    /// Whether the GPU could serve the request if it were empty.
+    fn is_suitable(self) -> bool {
+        !matches!(self, Self::OtherDevice | Self::OtherModel | Self::Mig | Self::TooSmall)
+    }
+}
+
+/// One GPU as the request sees it, in the inventory's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuReport {
+    /// Memory that may be granted, in bytes.
+    pub usable: u64,
+    /// Memory that is free, in bytes.
+    pub free_memory: u64,
+    /// SM time that is free, in ppm.
+    pub free_cores_ppm: u32,
+    /// Memory that the request asks of it, in bytes.
+    pub asked_memory: u64,
+    /// Whether it can serve it, or why not.
+    pub verdict: Verdict,
+}
+
+/// Why a request gets nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no GPU that matches, or all that match are in MIG mode.
+    NoGpu,
+    /// It asks for a MIG device.
+    Mig,
+    /// Its fraction is less than 1 MiB.
+    Nothing,
+    /// The node has too few GPUs of that size, even when empty.
+    TooLarge {
+        /// How many there are.
+        suitable: u32,
+    },
+    /// Its owner would hold too much.
+    OwnerCap {
+        /// What the owner may hold, in ppm of whole GPUs.
+        cap_ppm: u64,
+        /// What it holds.
+        held_ppm: u64,
+        /// What this request would add.
+        asked_ppm: u64,
+    },
+    /// There is no room now.
+    Short {
+        /// Whether the total free would do.
+        fragmented: bool,
+        /// The largest fraction that fits on `count` GPUs now, in ppm, and the GPU (a place in the inventory)
+        /// that sets it.
+        largest: Option<(u32, usize)>,
+    },
+}
+
+impl Refusal {
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NoGpu => Code::NoGpu,
+            Self::Mig => Code::NoMigPlacement,
+            Self::Nothing => Code::InvalidRequest,
+            Self::TooLarge { .. } => Code::TooLarge,
+            Self::OwnerCap { .. } => Code::Denied,
+            Self::Short { fragmented: true, .. } => Code::Fragmented,
+            Self::Short { fragmented: false, .. } => Code::NoCapacity,
+        }
+    }
+
+    /// Whether it may go away when leases end.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::OwnerCap { .. } | Self::Short { .. })
+    }
+}
+
+/// A placement or a refusal, and how each GPU stands to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Per GPU, in the inventory's order.
+    pub gpus: Vec<GpuReport>,
+    /// What comes of it.
+    pub outcome: Result<Placement, Refusal>,
+}
+
+/// Decides a request, given what is `held` of each GPU (in the inventory's order) and what the request's owner
+/// holds in all (ppm of whole GPUs).
+pub fn place(
+    inventory: &Inventory,
+    rules: &Rules,
+    request: &Request,
+    tier: Tier,
+    held: &[Held],
+    owner_ppm: u64,
+) -> Decision {
+    debug_assert_eq!(inventory.gpus.len(), held.len());
+    let cores_ppm = if request.compute == Compute::Off { 0 } else { request.cores_ppm };
+    let pairs = inventory.gpus.iter().zip(held);
+    let gpus: Vec<_> = pairs.map(|(gpu, held)| report(gpu, held, rules, request, cores_ppm)).collect();
+    let outcome = decide(inventory, rules, request, tier, &gpus, cores_ppm, owner_ppm);
+    Decision { gpus, outcome }
+}
+
+fn report(gpu: &Gpu, held: &Held, rules: &Rules, request: &Request, cores_ppm: u32) -> GpuReport {
+    let usable = gpu.usable_memory(rules.reserve_memory);
+    let free_memory = usable.saturating_sub(held.memory);
+    let free_cores_ppm = WHOLE.saturating_sub(held.cores_ppm);
+    let asked_memory = match request.memory {
+        MemoryAsk::Bytes(bytes) => bytes,
+        MemoryAsk::Ppm(ppm) => exact(usable, ppm).0 & !((1 << 20) - 1),
+    };
+    let (memory, cores) = (asked_memory > free_memory, cores_ppm > free_cores_ppm);
+    let verdict = if !passes(&request.device, |entry| is_device(entry, gpu)) {
+        Verdict::OtherDevice
+    } else if !passes(&request.model, |entry| is_model(entry, gpu)) {
+        Verdict::OtherModel
+    } else if gpu.mig_enabled {
+        Verdict::Mig
+    } else if asked_memory > usable || cores_ppm > WHOLE {
+        Verdict::TooSmall
+    } else if held.exclusive {
+        Verdict::Exclusive
+    } else if request.policy == Policy::Exclusive && held.leases > 0 {
+        Verdict::Occupied
+    } else if memory || cores {
+        Verdict::Short { memory, cores }
+    } else {
+        Verdict::Fits
+    };
+    GpuReport { usable, free_memory, free_cores_ppm, asked_memory, verdict }
+}
+
+/// A part of `usable` in bytes, and whether nothing was cut off.
+fn exact(usable: u64, ppm: u32) -> (u64, bool) {
+    let product = u128::from(usable) * u128::from(ppm);
+    let bytes = product / u128::from(WHOLE);
+    (u64::try_from(bytes).unwrap_or(u64::MAX), product.is_multiple_of(u128::from(WHOLE)))
+}
+
+fn passes(filter: &Filter, matches: impl Fn(&str) -> bool) -> bool {
+    let any = filter.any.is_empty() || filter.any.iter().any(|entry| matches(entry));
+    any && !filter.not.iter().any(|entry| matches(entry))
+}
+
+/// An index or a UUID.
+fn is_device(entry: &str, gpu: &Gpu) -> bool {
+    entry.parse() == Ok(gpu.index) || gpu.uuid.eq_ignore_ascii_case(entry)
+}
+
+fn is_model(entry: &str, gpu: &Gpu) -> bool {
+    gpu.model.to_lowercase().contains(&entry.to_lowercase())
+}
+
+fn decide(
+    inventory: &Inventory,
+    rules: &Rules,
+    request: &Request,
+    tier: Tier,
+    gpus: &[GpuReport],
+    cores_ppm: u32,
+    owner_ppm: u64,
+) -> Result<Placement, Refusal> {
+    if request.mig.is_some() || request.isolation == Isolation::Mig || tier == Tier::Mig {
+        return Err(Refusal::Mig);
+    }
+    let eligible = |report: &GpuReport| report.verdict.is_suitable() || report.verdict == Verdict::TooSmall;
+    if !gpus.iter().any(eligible) {
+        return Err(Refusal::NoGpu);
+    }
+    let count = request.count.max(1) as usize;
+    let suitable: Vec<_> = (0..gpus.len()).filter(|&at| gpus[at].verdict.is_suitable()).collect();
+    if suitable.len() < count {
+        return Err(Refusal::TooLarge { suitable: u32::try_from(suitable.len()).unwrap_or(u32::MAX) });
+    }
+    if suitable.iter().all(|&at| gpus[at].asked_memory == 0) {
+        return Err(Refusal::Nothing);
+    }
+    let fits = |at: &usize| gpus[*at].verdict == Verdict::Fits && gpus[*at].asked_memory > 0;
+    let mut chosen: Vec<_> = suitable.iter().copied().filter(fits).collect();
+    if chosen.len() < count {
+        return Err(short(request, gpus, &suitable, cores_ppm, count));
+    }
+    // Best fit and its opposite; equal ones by index.
+    let index = |at: usize| inventory.gpus[at].index;
+    match request.policy {
+        Policy::Pack => chosen.sort_by_key(|&at| (left(&gpus[at], cores_ppm), index(at))),
+        Policy::Spread => {
+            chosen.sort_by_key(|&at| (std::cmp::Reverse(left(&gpus[at], cores_ppm)), index(at)));
+        }
+        Policy::Exclusive => chosen.sort_by_key(|&at| (gpus[at].usable, index(at))),
+    }
+    chosen.truncate(count);
+    chosen.sort_by_key(|&at| index(at));
+
+    let exclusive = request.policy == Policy::Exclusive;
+    let cap = request.owner.as_ref().and_then(|owner| rules.owner_max_gpus.get(owner));
+    if let Some(&cap) = cap {
+        let cap_ppm = u64::from(cap) * u64::from(WHOLE);
+        let one =
+            |&at: &usize| worth(&inventory.gpus[at], rules, gpus[at].asked_memory, cores_ppm, exclusive);
+        let asked_ppm = chosen.iter().map(one).sum();
+        if owner_ppm.saturating_add(asked_ppm) > cap_ppm {
+            return Err(Refusal::OwnerCap { cap_ppm, held_ppm: owner_ppm, asked_ppm });
+        }
+    }
+    let share = |&at: &usize| GrantedGpu {
+        uuid: inventory.gpus[at].uuid.clone(),
+        memory: gpus[at].asked_memory,
+        cores_ppm,
+    };
+    let floored = chosen.iter().filter_map(|&at| note(&inventory.gpus[at], &gpus[at], request.memory));
+    let notes = request.notes.iter().cloned().chain(floored).collect();
+    Ok(Placement { gpus: chosen.iter().map(share).collect(), exclusive, notes })
+}
+
+/// What the GPU has left with the share placed on it: ppm of memory plus ppm of SM time.
+fn left(gpu: &GpuReport, cores_ppm: u32) -> u32 {
+    let memory = ppm(gpu.free_memory - gpu.asked_memory, gpu.usable);
+    memory.saturating_add(gpu.free_cores_ppm - cores_ppm)
+}
+
+fn note(gpu: &Gpu, report: &GpuReport, asked: MemoryAsk) -> Option<String> {
+    let MemoryAsk::Ppm(ppm) = asked else { return None };
+    if exact(report.usable, ppm) == (report.asked_memory, true) {
+        return None;
+    }
+    Some(format!(
+        "memory of GPU {} is {} of {} MiB, floored to {} MiB",
+        gpu.index,
+        refusal::percent(ppm),
+        report.usable >> 20,
+        report.asked_memory >> 20
+    ))
+}
+
+/// Why there is no room on `count` GPUs, and what there is room for.
+fn short(request: &Request, gpus: &[GpuReport], suitable: &[usize], cores_ppm: u32, count: usize) -> Refusal {
+    let whole = request.policy == Policy::Exclusive;
+    let open =
+        || suitable.iter().map(|&at| (at, &gpus[at])).filter(|(_, gpu)| gpu.verdict != Verdict::Exclusive);
+    // The least that the request needs of any GPU, in all.
+    let needs = suitable.iter().map(|&at| if whole { gpus[at].usable } else { gpus[at].asked_memory });
+    let need_memory = u128::from(needs.min().unwrap_or(0)) * count as u128;
+    let need_cores = if whole { WHOLE } else { cores_ppm } as usize * count;
+    let free_memory: u128 = open().map(|(_, gpu)| u128::from(gpu.free_memory)).sum();
+    let free_cores: usize = open().map(|(_, gpu)| gpu.free_cores_ppm as usize).sum();
+    // The fraction that each GPU has left; the count-th largest is what fits on so many at once.
+    let mut fractions: Vec<_> = open()
+        .filter(|(_, gpu)| gpu.verdict != Verdict::Occupied)
+        .map(|(at, gpu)| {
+            let memory = ppm(gpu.free_memory, gpu.usable);
+            (if cores_ppm == 0 { memory } else { memory.min(gpu.free_cores_ppm) }, at)
+        })
+        .filter(|&(fraction, _)| fraction > 0)
+        .collect();
+    fractions.sort_by_key(|&(fraction, at)| (std::cmp::Reverse(fraction), at));
+    Refusal::Short {
+        fragmented: free_memory >= need_memory && free_cores >= need_cores,
+        largest: fractions.get(count - 1).copied(),
+    }
+}
+
+#[cfg(test)]
+#[path = "place_tests.rs"]
+mod tests;

@@ -1,0 +1,111 @@
+//! Getting a node with a damaged allocator file to work again.
+//!
+//! A damaged file is not taken for an empty one: containers run on what it held, and would share their GPUs with
+//! whoever came next. So every operation answers `state-corrupt` until an administrator rebuilds. That keeps each
+//! line that proves by its seal to be whole and of this boot, from the damaged file and from the one before it,
+//! and drops those of the dead. It does not forget silently either: a container folder whose lease cannot be
+//! recovered stops it, unless the administrator accepts the loss.
+
+use fgpu_spec::Nonce;
+use std::path::PathBuf;
+
+use crate::image::{self, Damage, Image, salvage};
+use crate::liveness::{Life, judge};
+use crate::{Error, Lease, State, Store};
+
+/// What a rebuild did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rebuilt {
+    /// The leases that hold.
+    pub kept: Vec<Lease>,
+    /// Those whose containers are gone.
+    pub freed: Vec<Lease>,
+    /// How many lines were damaged.
+    pub damaged: usize,
+    /// Grants that have a container folder and no lease, given up with `force`.
+    pub lost: Vec<Nonce>,
+    /// The name under which the damaged file is kept; `None` if there was none to keep.
+    pub aside: Option<PathBuf>,
+}
+
+impl Store {
+    /// Rebuilds a damaged or missing file from what can be proven. With an undamaged one it only reconciles.
+    ///
+    /// # Errors
+    /// [`Error::Unaccounted`] when a container may hold a grant that is lost, unless `force`. [`Error::Version`]
+    /// for a file of another version. Then nothing has changed, and it may be called again.
+    pub fn rebuild(&self, force: bool) -> Result<Rebuilt, Error> {
+        self.host.check_proc()?;
+        loop {
+            match self.read() {
+                Ok(_) => {
+                    let freed = self.reconcile()?;
+                    return Ok(Rebuilt { kept: self.leases()?, freed, ..Rebuilt::default() });
+                }
+                Err(Error::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            if let Some(rebuilt) = self.rebuild_damaged(force)? {
+                return Ok(rebuilt);
+            }
+        }
+    }
+
+    /// `None` if the file has changed meanwhile: somebody else rebuilt it.
+    fn rebuild_damaged(&self, force: bool) -> Result<Option<Rebuilt>, Error> {
+        let folders = self.files.folders()?;
+        let damaged_file = self.files.read()?;
+        let spare = self.files.read_spare()?.unwrap_or_default();
+        let (main_lines, damaged) = salvage(damaged_file.as_deref().unwrap_or_default(), &self.boot);
+        let (spare_lines, _) = salvage(&spare, &self.boot);
+        let mut rebuilt = Rebuilt { damaged, ..Rebuilt::default() };
+        let mut lines = Vec::new();
+        for line in main_lines.into_iter().chain(spare_lines) {
+            // A whole line of our own is a lease; one that is not is as good as damaged.
+            let Ok(mut lease) = image::lease(line) else { continue };
+            let same = |other: &&Lease| other.grant.nonce == lease.grant.nonce;
+            if rebuilt.kept.iter().chain(&rebuilt.freed).any(|other| same(&other)) {
+                continue;
+            }
+            match judge(&self.host, &lease) {
+                Ok(Life::Dead) => {
+                    rebuilt.freed.push(lease);
+                    continue;
+                }
+                Ok(Life::Init(init)) => {
+                    lease.init = Some(init);
+                    lease.state = State::Active;
+                }
+                Ok(Life::Alive) | Err(_) => {}
+            }
+            lines.push(image::line(&lease, &self.boot)?);
+            rebuilt.kept.push(lease);
+        }
+        let known = |nonce: &Nonce| {
+            rebuilt.kept.iter().chain(&rebuilt.freed).any(|lease| lease.grant.nonce == *nonce)
+        };
+        rebuilt.lost = folders.into_iter().filter(|nonce| !known(nonce)).collect();
+        if !rebuilt.lost.is_empty() && !force {
+            return Err(Error::Unaccounted {
+                path: self.files.main.clone(),
+                folder: self.files.containers.clone(),
+                lost: rebuilt.lost,
+            });
+        }
+        {
+            let lock = self.files.lock()?;
+            let now = self.files.read()?;
+            let sound =
+                now.clone().is_some_and(|bytes| Image::parse(bytes, &self.boot).err() != Some(Damage::Torn));
+            if now != damaged_file || sound {
+                return Ok(None);
+            }
+            rebuilt.aside = self.files.set_aside(&lock);
+            let bytes = image::compose(&self.boot, lines.iter().map(Vec::as_slice));
+            self.files.replace_damaged(&lock, &bytes)?;
+        }
+        let gone = rebuilt.freed.iter().map(|lease| &lease.grant.nonce).chain(&rebuilt.lost);
+        gone.for_each(|nonce| self.remove_folder(nonce));
+        Ok(Some(rebuilt))
+    }
+}

@@ -1,0 +1,225 @@
+//! Refusals in words: the request, the reason with its numbers, and what to do next, in one line.
+
+use std::fmt::Write;
+
+use fgpu_spec::{Error, Gpu, Inventory, MemoryAsk, Policy, Request};
+
+use crate::capacity::Holder;
+use crate::place::{Decision, GpuReport, Refusal, Verdict};
+
+/// How many holders of a GPU, and how many GPUs, a message names before it only counts.
+const NAMED: usize = 4;
+
+/// The error that a front end prints; `holders` per GPU, in the inventory's order.
+pub(crate) fn error(
+    refusal: &Refusal,
+    decision: &Decision,
+    request: &Request,
+    inventory: &Inventory,
+    holders: &[Vec<Holder>],
+) -> Error {
+    let asks = asks(decision, request);
+    let message = match refusal {
+        Refusal::NoGpu => no_gpu(decision, request, inventory),
+        Refusal::Mig => format!(
+            "{} asks for a MIG device, and this version of fgpu makes none; leave out fgpu/mig and \
+             fgpu/isolation=mig to get a fraction",
+            request.text
+        ),
+        Refusal::Nothing => format!("{asks}, less than 1 MiB of any GPU; ask for more"),
+        Refusal::TooLarge { suitable } => too_large(&asks, *suitable, decision, request, inventory),
+        Refusal::OwnerCap { cap_ppm, held_ppm, asked_ppm } => format!(
+            "{asks}: {} GPU(s) worth for owner {}, who holds {} and may hold {}; end one of the owner's containers, \
+             or ask the administrator for a higher max-gpus",
+            decimal(*asked_ppm),
+            request.owner.as_deref().unwrap_or_default(),
+            decimal(*held_ppm),
+            decimal(*cap_ppm),
+        ),
+        Refusal::Short { fragmented, largest } => {
+            let mut text = format!("{asks}; {}", gpus_in_words(decision, inventory, holders));
+            if *fragmented {
+                text += match request.policy {
+                    Policy::Exclusive => "; the total free would do, but not enough GPUs are empty",
+                    _ => "; the total free would do, but not on single GPUs",
+                };
+            }
+            if let Some((ppm, at)) = largest.filter(|_| request.policy != Policy::Exclusive) {
+                let gpu = &decision.gpus[at];
+                let _ = write!(
+                    text,
+                    "; the largest that fits{} is {} ({} and {} free on GPU {})",
+                    if request.count > 1 { format!(" {} GPUs", request.count) } else { String::new() },
+                    decimal(u64::from(ppm)),
+                    mib(gpu.free_memory),
+                    percent(gpu.free_cores_ppm),
+                    inventory.gpus[at].index,
+                );
+            }
+            text + "; wait for one to end, or see fgpu status"
+        }
+    };
+    Error::new(refusal.code(), message)
+}
+
+/// `fgpu/fraction=0.25 asks 20320 MiB and 25% of the SMs`
+fn asks(decision: &Decision, request: &Request) -> String {
+    let open = decision.gpus.iter().filter(|gpu| !rules_out(gpu.verdict));
+    let mut memory: Vec<_> = open.map(|gpu| gpu.asked_memory).collect();
+    memory.dedup();
+    let memory = match (memory.as_slice(), request.memory) {
+        (&[bytes], _) | (_, MemoryAsk::Bytes(bytes)) => mib(bytes),
+        (_, MemoryAsk::Ppm(ppm)) => format!("{} of the memory", percent(ppm)),
+    };
+    let cores = match request.compute {
+        fgpu_spec::Compute::Off => String::new(),
+        _ => format!(" and {} of the SMs", percent(request.cores_ppm)),
+    };
+    let each = if request.count > 1 { format!(" on each of {} GPUs", request.count) } else { String::new() };
+    let alone = if request.policy == Policy::Exclusive { ", alone on the GPU" } else { "" };
+    format!("{} asks {memory}{cores}{each}{alone}", request.text)
+}
+
+fn rules_out(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::OtherDevice | Verdict::OtherModel | Verdict::Mig)
+}
+
+fn no_gpu(decision: &Decision, request: &Request, inventory: &Inventory) -> String {
+    let text = &request.text;
+    if inventory.gpus.is_empty() {
+        return format!("{text}: this node has no GPU; see fgpu doctor");
+    }
+    if decision.gpus.iter().any(|gpu| gpu.verdict == Verdict::Mig) {
+        return format!(
+            "{text}: every GPU that matches is in MIG mode and serves no fractions: {}; turn MIG mode off on one",
+            why_not(decision, inventory)
+        );
+    }
+    format!("{text}: no GPU matches: {}; see fgpu inventory", why_not(decision, inventory))
+}
+
+fn why_not(decision: &Decision, inventory: &Inventory) -> String {
+    let one = |(gpu, report): (&Gpu, &GpuReport)| {
+        let why = match report.verdict {
+            Verdict::OtherDevice => "is not in fgpu/device",
+            Verdict::OtherModel => "is not in fgpu/model",
+            Verdict::Mig => "is in MIG mode",
+            _ => "is too small",
+        };
+        format!("GPU {} ({}, {}) {why}", gpu.index, gpu.model, gpu.uuid)
+    };
+    list(inventory.gpus.iter().zip(&decision.gpus).map(one))
+}
+
+fn too_large(
+    asks: &str,
+    suitable: u32,
+    decision: &Decision,
+    request: &Request,
+    inventory: &Inventory,
+) -> String {
+    let open = || inventory.gpus.iter().zip(&decision.gpus).filter(|(_, report)| !rules_out(report.verdict));
+    let largest = open().max_by_key(|(gpu, report)| (report.usable, std::cmp::Reverse(gpu.index)));
+    let (index, usable) = largest.map_or((0, 0), |(gpu, report)| (gpu.index, report.usable));
+    if suitable == 0 {
+        format!(
+            "{asks}; the largest GPU it may have is GPU {index} with {} usable; ask for less",
+            mib(usable)
+        )
+    } else {
+        format!(
+            "{asks}; only {suitable} GPU(s) of this node can serve that even when empty; ask for {} fewer",
+            request.count - suitable
+        )
+    }
+}
+
+/// `GPU 0 has 0 MiB and 0% free (short of memory and SMs), held by moby/3f2a19bc44d0 (20320 MiB, 25%)`
+fn gpus_in_words(decision: &Decision, inventory: &Inventory, holders: &[Vec<Holder>]) -> String {
+    let open = (0..decision.gpus.len()).filter(|&at| !rules_out(decision.gpus[at].verdict));
+    list(open.map(|at| {
+        let gpu = &decision.gpus[at];
+        let why = match gpu.verdict {
+            Verdict::Short { memory: true, cores: true } => " (short of memory and SMs)",
+            Verdict::Short { memory: true, .. } => " (short of memory)",
+            Verdict::Short { .. } => " (short of SMs)",
+            Verdict::TooSmall => " (too small)",
+            Verdict::Occupied => " (not empty)",
+            Verdict::Exclusive => " (taken whole)",
+            _ => "",
+        };
+        let mut text = format!(
+            "GPU {} has {} and {} free{why}",
+            inventory.gpus[at].index,
+            mib(gpu.free_memory),
+            percent(gpu.free_cores_ppm)
+        );
+        if let Some(holders) = holders.get(at).filter(|holders| !holders.is_empty()) {
+            text += ", held by ";
+            text += &list(holders.iter().map(|holder| {
+                let id: String = holder.key.id.chars().take(12).collect();
+                let whole = if holder.exclusive { ", exclusive" } else { "" };
+                let (memory, cores) = (mib(holder.memory), percent(holder.cores_ppm));
+                format!("{}/{id} ({memory}, {cores}{whole})", holder.key.namespace)
+            }));
+        }
+        text
+    }))
+}
+
+/// The first few, and how many more there are.
+fn list(items: impl Iterator<Item = String>) -> String {
+    let items: Vec<_> = items.collect();
+    let named = items.len().min(NAMED);
+    let mut text = items[..named].join(", ");
+    if items.len() > named {
+        let _ = write!(text, " and {} more", items.len() - named);
+    }
+    text
+}
+
+/// Bytes as MiB where that is exact.
+fn mib(bytes: u64) -> String {
+    match bytes % (1 << 20) {
+        0 => format!("{} MiB", bytes >> 20),
+        _ => format!("{bytes} bytes"),
+    }
+}
+
+/// ppm as percent: `25%`, `33.3333%`.
+pub(crate) fn percent(ppm: u32) -> String {
+    trimmed(u64::from(ppm), 10_000, 4) + "%"
+}
+
+/// ppm as a fraction: `0.25`.
+fn decimal(ppm: u64) -> String {
+    trimmed(ppm, 1_000_000, 6)
+}
+
+fn trimmed(value: u64, unit: u64, digits: usize) -> String {
+    let text = format!("{}.{:0digits$}", value / unit, value % unit);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_like_numbers() {
+        assert_eq!(percent(250_000), "25%");
+        assert_eq!(percent(333_333), "33.3333%");
+        assert_eq!(percent(1_000_000), "100%");
+        assert_eq!(percent(0), "0%");
+        assert_eq!(decimal(400_000), "0.4");
+        assert_eq!(decimal(2_000_000), "2");
+        assert_eq!(mib(20 << 30), "20480 MiB");
+        assert_eq!(mib(1_000_000_000), "1000000000 bytes");
+    }
+
+    #[test]
+    fn long_lists_are_counted() {
+        assert_eq!(list((0..6).map(|n| n.to_string())), "0, 1, 2, 3 and 2 more");
+        assert_eq!(list((0..2).map(|n| n.to_string())), "0, 1");
+    }
+}

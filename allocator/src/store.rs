@@ -1,0 +1,421 @@
+//! The operations.
+
+use std::path::{Path, PathBuf};
+
+use fgpu_spec::{Grant, Inventory, Nonce, Request, Tier};
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::capacity::{self, Holder, Sums};
+use crate::file::{Files, Lock};
+use crate::image::{self, Boot, Damage, Image, Summary};
+use crate::liveness::{Life, judge};
+use crate::place::{Decision, Placement, place};
+use crate::{Claim, Error, Host, Key, Lease, Process, Rules, State, host, refusal};
+
+/// How often a reader without the lock reads again before it takes the lock.
+const READS: usize = 3;
+
+/// The leases of a node, in a directory.
+///
+/// It holds no descriptor and no lock between calls; it may be shared by threads and inherited by a fork.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) files: Files,
+    pub(crate) host: Host,
+    pub(crate) boot: Boot,
+}
+
+/// What a request would get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// How each GPU stands to it, in the inventory's order, and the placement or the refusal.
+    pub decision: Decision,
+    /// Who holds what of each GPU, in the inventory's order.
+    pub holders: Vec<Vec<Holder>>,
+    /// The error that [`Store::reserve`] would return.
+    pub error: Option<fgpu_spec::Error>,
+}
+
+/// A request and what decides it.
+struct Ask<'a> {
+    inventory: &'a Inventory,
+    rules: &'a Rules,
+    request: &'a Request,
+    tier: Tier,
+}
+
+impl Ask<'_> {
+    fn sums(&self, image: &Image, key: Option<&Vec<u8>>) -> Result<Sums, Damage> {
+        // Without a cap nobody asks what the owner holds.
+        let owner =
+            self.request.owner.as_deref().filter(|owner| self.rules.owner_max_gpus.contains_key(*owner));
+        capacity::sum(image, self.inventory, self.rules, owner, key.map(Vec::as_slice))
+    }
+
+    fn place(&self, sums: &Sums) -> Decision {
+        place(self.inventory, self.rules, self.request, self.tier, &sums.held, sums.owner_ppm)
+    }
+}
+
+/// What a look at the leases came to, before anything is written.
+enum Attempt {
+    Done(Box<Lease>),
+    Refused(fgpu_spec::Error, bool),
+    /// Leases of the same container are there: a former life of it, most likely.
+    SameKey,
+}
+
+impl Store {
+    /// Opens the store in `dir` (mode 0755) and creates the directory if it is missing, but not its parents.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or looked at, or the boot id cannot be read.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        Self::open_on(dir, Host::default())
+    }
+
+    /// [`Store::open`] where procfs and cgroupfs are mounted elsewhere.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_on(dir: &Path, host: Host) -> Result<Self, Error> {
+        let boot = Boot::new(host.boot_id()?);
+        Ok(Self { files: Files::open(dir)?, host, boot })
+    }
+
+    /// Gives `claim` what `request` asks, or says why not.
+    ///
+    /// If there is no room, the leases of the dead are freed and it is tried once more. Dead leases of the same
+    /// container are freed in any case: a restarted container has one lease.
+    ///
+    /// # Errors
+    /// With the codes of [`crate::Refusal::code`]; `state-corrupt` and `internal` as [`Error`] says. Then there is no
+    /// lease.
+    pub fn reserve(
+        &self,
+        inventory: &Inventory,
+        rules: &Rules,
+        request: &Request,
+        tier: Tier,
+        claim: &Claim,
+    ) -> Result<Lease, fgpu_spec::Error> {
+        let nonce = new_nonce()?;
+        let ask = Ask { inventory, rules, request, tier };
+        let key = image::key_head(&claim.key);
+        let (mut swept_key, mut swept_all) = (false, false);
+        loop {
+            match self.attempt(&ask, claim, nonce, (!swept_key).then_some(&key))? {
+                Attempt::Done(lease) => return Ok(*lease),
+                Attempt::SameKey => {
+                    self.sweep(Some(&key))?;
+                    swept_key = true;
+                }
+                Attempt::Refused(_, true) if !swept_all => {
+                    self.reconcile()?;
+                    (swept_key, swept_all) = (true, true);
+                }
+                Attempt::Refused(error, _) => return Err(error),
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        ask: &Ask<'_>,
+        claim: &Claim,
+        nonce: Nonce,
+        same_key: Option<&Vec<u8>>,
+    ) -> Result<Attempt, Error> {
+        let lock = self.files.lock()?;
+        let image = self.read_locked(&lock)?;
+        let sums = ask.sums(&image, same_key).map_err(|damage| self.damaged(&lock, damage))?;
+        if sums.same_key {
+            return Ok(Attempt::SameKey);
+        }
+        let decision = ask.place(&sums);
+        match &decision.outcome {
+            Ok(placement) => {
+                let lease = lease(ask, claim, nonce, placement.clone());
+                let line = image::line(&lease, &self.boot)?;
+                self.files.replace(&lock, &image.rewrite(&self.boot, Some, Some(&line)))?;
+                Ok(Attempt::Done(Box::new(lease)))
+            }
+            Err(refusal) => {
+                // Nothing is written: the words can be made without the lock.
+                drop(lock);
+                let holders = capacity::holders(&self.parse_all(&image)?, ask.inventory);
+                let error = refusal::error(refusal, &decision, ask.request, ask.inventory, &holders);
+                Ok(Attempt::Refused(error, refusal.may_pass()))
+            }
+        }
+    }
+
+    /// What [`Store::reserve`] would answer now. Takes nothing and frees nothing; leases of the dead do not count.
+    ///
+    /// # Errors
+    /// As [`Store::leases`].
+    pub fn explain(
+        &self,
+        inventory: &Inventory,
+        rules: &Rules,
+        request: &Request,
+        tier: Tier,
+    ) -> Result<Explanation, Error> {
+        self.host.check_proc()?;
+        let mut leases = self.leases()?;
+        leases.retain(|lease| !matches!(judge(&self.host, lease), Ok(Life::Dead)));
+        let lines =
+            leases.iter().map(|lease| image::line(lease, &self.boot)).collect::<Result<Vec<_>, _>>()?;
+        let bytes = image::compose(&self.boot, lines.iter().map(Vec::as_slice));
+        let image = Image::parse(bytes, &self.boot).map_err(|damage| self.damage(damage, None))?;
+        let ask = Ask { inventory, rules, request, tier };
+        let decision = ask.place(&ask.sums(&image, None).map_err(|damage| self.damage(damage, None))?);
+        let holders = capacity::holders(&leases, inventory);
+        let refusal = decision.outcome.as_ref().err();
+        let error = refusal.map(|refusal| refusal::error(refusal, &decision, request, inventory, &holders));
+        Ok(Explanation { decision, holders, error })
+    }
+
+    /// Records that the container runs, and what keeps its lease alive from now on; what is `None` stays as it
+    /// was. Idempotent. `false` if there is no such lease (any more).
+    ///
+    /// # Errors
+    /// As [`Error`] says; then nothing has changed.
+    pub fn activate(
+        &self,
+        nonce: &Nonce,
+        init: Option<Process>,
+        cgroup: Option<String>,
+    ) -> Result<bool, Error> {
+        let lock = self.files.lock()?;
+        let image = self.read_locked(&lock)?;
+        let Some(old) = image.find(nonce) else { return Ok(false) };
+        let mut lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
+        lease.state = State::Active;
+        lease.init = init.or(lease.init);
+        lease.cgroup = cgroup.or(lease.cgroup);
+        let new = image::line(&lease, &self.boot)?;
+        if new != old {
+            let edit = |line| Some(if line == old { &*new } else { line });
+            self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+        }
+        Ok(true)
+    }
+
+    /// Ends a lease and removes its container's folder. Idempotent; `None` if there is no such lease (any more).
+    ///
+    /// # Errors
+    /// As [`Error`] says; then the lease is still there.
+    pub fn release(&self, nonce: &Nonce) -> Result<Option<Lease>, Error> {
+        let released = {
+            let lock = self.files.lock()?;
+            let image = self.read_locked(&lock)?;
+            match image.find(nonce) {
+                None => None,
+                Some(old) => {
+                    let lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
+                    let edit = |line| (line != old).then_some(line);
+                    self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+                    Some(lease)
+                }
+            }
+        };
+        self.remove_folder(nonce);
+        Ok(released)
+    }
+
+    /// Ends every lease of a container.
+    ///
+    /// # Errors
+    /// As [`Error`] says; then the leases are still there.
+    pub fn release_key(&self, key: &Key) -> Result<Vec<Lease>, Error> {
+        let key = image::key_head(key);
+        let mut released = Vec::new();
+        {
+            let lock = self.files.lock()?;
+            let image = self.read_locked(&lock)?;
+            for line in image.lines() {
+                if self.summary(&lock, line)?.rest.starts_with(&key) {
+                    released.push(image::lease(line).map_err(|damage| self.damaged(&lock, damage))?);
+                }
+            }
+            if !released.is_empty() {
+                let mine =
+                    |line: &[u8]| Summary::scan(line).is_ok_and(|summary| summary.rest.starts_with(&key));
+                let edit = |line| (!mine(line)).then_some(line);
+                self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+            }
+        }
+        released.iter().for_each(|lease| self.remove_folder(&lease.grant.nonce));
+        Ok(released)
+    }
+
+    /// Every lease, in the order in which they were made. Takes no lock unless the file changes all the time.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn leases(&self) -> Result<Vec<Lease>, Error> {
+        self.parse_all(&self.read()?)
+    }
+
+    /// Frees the leases of the dead and of earlier boots, learns the inits of containers whose maker died, and
+    /// removes container folders without a lease. Returns what was freed.
+    ///
+    /// # Errors
+    /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no error.
+    pub fn reconcile(&self) -> Result<Vec<Lease>, Error> {
+        // In this order: a folder is made after its lease, so one that was there before the leases were read and
+        // has none belongs to a lease that ended.
+        let folders = self.files.folders()?;
+        let freed = self.sweep(None)?;
+        if !folders.is_empty() {
+            let image = self.read()?;
+            folders
+                .iter()
+                .filter(|nonce| image.find(nonce).is_none())
+                .for_each(|nonce| self.remove_folder(nonce));
+        }
+        self.files.remove_leftovers(&self.files.lock()?)?;
+        Ok(freed)
+    }
+
+    /// Frees the dead among all leases, or among those of one container.
+    fn sweep(&self, key: Option<&[u8]>) -> Result<Vec<Lease>, Error> {
+        self.host.check_proc()?;
+        // Judge without the lock: it takes long.
+        let image = self.read()?;
+        let mut dead: Vec<&[u8]> = Vec::new();
+        let mut learnt: Vec<(&[u8], Vec<u8>)> = Vec::new();
+        for line in image.lines() {
+            let of_key = |key| Summary::scan(line).is_ok_and(|summary| summary.rest.starts_with(key));
+            if key.is_some_and(|key| !of_key(key)) {
+                continue;
+            }
+            let mut lease = image::lease(line).map_err(|damage| self.damage(damage, None))?;
+            match judge(&self.host, &lease) {
+                Ok(Life::Dead) => dead.push(line),
+                Ok(Life::Init(init)) => {
+                    lease.init = Some(init);
+                    lease.state = State::Active;
+                    learnt.push((line, image::line(&lease, &self.boot)?));
+                }
+                Ok(Life::Alive) | Err(_) => {}
+            }
+        }
+        if dead.is_empty() && learnt.is_empty() && image.void_lines().next().is_none() {
+            return Ok(Vec::new());
+        }
+        // Apply it to lines that are still the same, byte for byte.
+        let mut freed = Vec::new();
+        {
+            let lock = self.files.lock()?;
+            let image = self.read_locked(&lock)?;
+            let gone = image.lines().filter(|line| dead.contains(line)).chain(image.void_lines());
+            for line in gone {
+                freed.push(image::lease(line).map_err(|damage| self.damaged(&lock, damage))?);
+            }
+            let edit = |line| {
+                let new = learnt.iter().find(|(old, _)| *old == line).map(|(_, new)| &**new);
+                (!dead.contains(&line)).then(|| new.unwrap_or(line))
+            };
+            self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+        }
+        freed.iter().for_each(|lease| self.remove_folder(&lease.grant.nonce));
+        Ok(freed)
+    }
+
+    /// Where a grant's files for its container are: `<dir>/containers/<nonce>`. Make it after the lease; it is
+    /// removed after the lease.
+    pub fn container_dir(&self, nonce: &Nonce) -> PathBuf {
+        self.files.folder(nonce)
+    }
+
+    /// Removes a container folder as far as it can be. The lease is gone already, and every reconcile tries again.
+    pub(crate) fn remove_folder(&self, nonce: &Nonce) {
+        let _ = self.files.remove_folder(nonce);
+    }
+
+    /// The file as it is, without the lock if that is possible.
+    pub(crate) fn read(&self) -> Result<Image, Error> {
+        for _ in 0..READS {
+            match self.files.read()? {
+                None if self.files.folders()?.is_empty() => return Ok(Image::default()),
+                // Either the first lease was made in between, or somebody removed the file.
+                None => break,
+                // A failed check may only mean that two changes passed while it was read (file.rs).
+                Some(bytes) => match Image::parse(bytes, &self.boot) {
+                    Ok(image) => return Ok(image),
+                    Err(Damage::Torn) => {}
+                    Err(damage) => return Err(self.damage(damage, None)),
+                },
+            }
+        }
+        self.read_locked(&self.files.lock()?)
+    }
+
+    /// The file as it stays while the lock is held. A damaged one is kept aside and left in place: everything
+    /// fails alike until it is rebuilt.
+    pub(crate) fn read_locked(&self, lock: &Lock) -> Result<Image, Error> {
+        match self.files.read()? {
+            Some(bytes) => Image::parse(bytes, &self.boot).map_err(|damage| self.damaged(lock, damage)),
+            // A node without a file is empty, unless containers hold grants.
+            None if self.files.folders()?.is_empty() => Ok(Image::default()),
+            None => Err(Error::Corrupt {
+                path: self.files.main.clone(),
+                reason: "is missing although containers hold grants",
+                aside: None,
+            }),
+        }
+    }
+
+    fn summary<'a>(&self, lock: &Lock, line: &'a [u8]) -> Result<Summary<'a>, Error> {
+        Summary::scan(line).map_err(|damage| self.damaged(lock, damage))
+    }
+
+    fn parse_all(&self, image: &Image) -> Result<Vec<Lease>, Error> {
+        image.lines().map(image::lease).collect::<Result<_, _>>().map_err(|damage| self.damage(damage, None))
+    }
+
+    pub(crate) fn damaged(&self, lock: &Lock, damage: Damage) -> Error {
+        let aside = (damage == Damage::Torn).then(|| self.files.set_aside(lock)).flatten();
+        self.damage(damage, aside)
+    }
+
+    pub(crate) fn damage(&self, damage: Damage, aside: Option<PathBuf>) -> Error {
+        let path = self.files.main.clone();
+        match damage {
+            Damage::Torn => Error::Corrupt { path, reason: "fails its check", aside },
+            Damage::Version(found) => Error::Version { path, found, known: image::VERSION },
+        }
+    }
+}
+
+fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, placement: Placement) -> Lease {
+    let Placement { gpus, exclusive, notes } = placement;
+    Lease {
+        key: claim.key.clone(),
+        grant: Grant { nonce, tier: ask.tier, compute: ask.request.compute, gpus, notes },
+        state: State::Reserving,
+        owner: ask.request.owner.clone(),
+        exclusive,
+        bundle: claim.bundle.clone(),
+        maker: claim.maker,
+        pid_file: claim.pid_file.clone(),
+        init: None,
+        cgroup: None,
+        created: host::boottime(),
+        wall: host::wall(),
+        request: ask.request.text.clone(),
+    }
+}
+
+fn new_nonce() -> Result<Nonce, Error> {
+    let mut nonce = [0; 16];
+    let mut filled = 0;
+    while filled < nonce.len() {
+        filled += retry_on_intr(|| getrandom(&mut nonce[filled..], GetRandomFlags::empty()))
+            .map_err(|errno| Error::io("read", Path::new("getrandom(2)"), errno))?;
+    }
+    Ok(Nonce(nonce))
+}
