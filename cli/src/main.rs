@@ -1,1 +1,161 @@
-fn main() {}
+//! The `fgpu` command: looks at the node, explains what a request would get, gives back what nobody uses.
+
+mod explain;
+mod inventory;
+mod node;
+mod output;
+mod quantity;
+mod release;
+mod status;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fgpu_spec::Error;
+
+use crate::node::Node;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+A container asks for a share with annotations:
+  docker run --runtime=fgpu --annotation fgpu/fraction=0.25 IMAGE nvidia-smi
+
+Examples:
+  fgpu status                        who holds what
+  fgpu explain fraction=0.25         what such a container would get now, and why not
+  fgpu explain memory=8Gi cores=30% model=a100
+  fgpu inventory --refresh           after GPUs or driver files were changed on a running node
+
+Exit codes:
+  0  done; for `explain`: the request would be granted
+  1  refused or failed: stderr has one line `fgpu: CODE: MESSAGE`; the codes never change
+  2  wrong usage";
+
+/// A fraction of an NVIDIA GPU for a container.
+///
+/// Shares are granted by the container runtime when a container is created. This command shows them, and helps
+/// when something is in the way. Everybody may look; refreshing, releasing and gc need root.
+#[derive(Debug, Parser)]
+#[command(name = "fgpu", version, after_help = EXAMPLES, arg_required_else_help = true)]
+struct Arguments {
+    /// Read this configuration instead of /etc/fgpu/config.toml, to try one out
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what of each GPU is granted, and to whom
+    #[command(after_help = STATUS_JSON)]
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Say what a container with these annotations would get now, or why nothing
+    ///
+    /// Nothing is reserved: another container may be faster. A wait that the request asks for is not waited.
+    #[command(after_help = EXPLAIN_JSON)]
+    Explain {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+
+        /// Annotations, with or without `fgpu/`: `fraction=0.25`, `fgpu/memory=4Gi`
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = explain::annotation)]
+        annotations: Vec<(String, String)>,
+    },
+
+    /// Show the GPUs and driver files that fgpu knows of
+    ///
+    /// The answer is kept in the state directory and found to be stale by itself when the node boots or the driver
+    /// changes. GPUs in error are left out, with a warning.
+    #[command(after_help = INVENTORY_JSON)]
+    Inventory {
+        /// Ask the driver anew (needs root)
+        #[arg(long)]
+        refresh: bool,
+
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Give back what a container holds, though nobody said that it ended
+    ///
+    /// Not needed in normal life: the runtime releases, and `fgpu gc` finds what it missed.
+    Release {
+        /// Even if the container still runs. What it has allocated is then granted a second time
+        #[arg(long)]
+        force: bool,
+
+        /// A container id or its beginning, NAMESPACE/ID, or the grant (32 hex digits) of `fgpu status --json`
+        #[arg(value_name = "CONTAINER|GRANT")]
+        what: String,
+    },
+
+    /// Give back the shares of containers that are gone
+    ///
+    /// A timer does this every minute, and so does every request that falls short.
+    Gc {
+        /// Make an allocator file that failed its check (state-corrupt) anew from what of it can be proven
+        #[arg(long)]
+        rebuild: bool,
+
+        /// Even if grants that containers may still use are forgotten. They are then granted a second time
+        #[arg(long, requires = "rebuild")]
+        force: bool,
+    },
+}
+
+const STATUS_JSON: &str = "\
+JSON: { gpus: [{ index, uuid, model, mig_enabled, usable_memory, granted_memory, granted_cores_ppm,
+  exclusive, leases }], leases: [{ namespace, container, grant, state, tier, owner, request, exclusive,
+  held_seconds, init_pid, gpus: [{ index, uuid, memory, cores_ppm }] }] }
+Memory is in bytes, cores in parts per million of one GPU. state is \"reserving\" or \"active\".";
+
+const EXPLAIN_JSON: &str = "\
+JSON: { granted, request, tier, error: null or { code, message }, notes, gpus: [{ index, uuid, model,
+  granted, reason: null or text, usable_memory, free_memory, free_cores_ppm, asked_memory, asked_cores_ppm }] }
+Memory is in bytes, cores in parts per million of one GPU.";
+
+const INVENTORY_JSON: &str = "\
+JSON: the file inventory.json of the state directory: { version, boot_id, root, driver_version, cuda_version,
+  gpus: [{ uuid, index, minor, model, pci, numa, total_memory, reserved_memory, mig_enabled }],
+  files: [{ kind: \"library\"|\"program\"|\"other\", name, host }] }
+Memory is in bytes; cuda_version 12040 is CUDA 12.4, 0 is unknown.";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    output::finish(run(&arguments))
+}
+
+fn run(arguments: &Arguments) -> Result<Output, Error> {
+    let node = Node::configured(arguments.config.as_deref())?;
+    match &arguments.command {
+        Command::Status { json } => status::run(&node, *json),
+        Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
+        Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
+        Command::Release { force, what } => release::run(&node.config, what, *force),
+        Command::Gc { rebuild: true, force } => release::rebuild(&node.config, *force),
+        Command::Gc { .. } => release::gc(&node.config),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,102 @@
+//! `fgpu inventory`: what the node has.
+
+use fgpu_driver::nvml::Unusable;
+use fgpu_spec::{Error, FileKind, Inventory};
+
+use crate::node::Node;
+use crate::output::{Output, json};
+use crate::quantity::bytes;
+use crate::table::Table;
+
+/// Reads the inventory, or makes it anew first.
+///
+/// # Errors
+/// See [`Node::inventory`] and [`fgpu_driver::refresh`].
+pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, Error> {
+    let (inventory, warnings) = if refresh {
+        let config = &node.config;
+        let uvm = fgpu_driver::uvm::ensure(&config.driver_root);
+        let probe = fgpu_driver::refresh(&config.driver_root, &config.state_dir)?;
+        (probe.inventory, uvm.into_iter().chain(probe.unusable.iter().map(left_out)).collect())
+    } else {
+        (node.inventory()?, Vec::new())
+    };
+    let text = if as_json { json(&inventory)? } else { text(&inventory, node.config.reserve_memory) };
+    Ok(Output { text, warnings, failure: None })
+}
+
+fn left_out(gpu: &Unusable) -> String {
+    format!("GPU {} is left out: {}", gpu.index, gpu.reason)
+}
+
+fn text(inventory: &Inventory, reserve: u64) -> String {
+    let mut table = Table::new(&["GPU", "MODEL", "MEMORY", "USABLE", "MIG", "NUMA", "PCI", "UUID"]);
+    for gpu in &inventory.gpus {
+        table.row([
+            gpu.index.to_string(),
+            gpu.model.clone(),
+            bytes(gpu.total_memory),
+            if gpu.mig_enabled { "-".into() } else { bytes(gpu.usable_memory(reserve)) },
+            if gpu.mig_enabled { "on" } else { "off" }.into(),
+            gpu.numa.map_or("-".into(), |node| node.to_string()),
+            gpu.pci.clone(),
+            gpu.uuid.clone(),
+        ]);
+    }
+    let count = |kind| inventory.files.iter().filter(|file| file.kind == kind).count();
+    let cuda = match inventory.cuda_version {
+        0 => String::new(),
+        version => format!(", CUDA {}.{}", version / 1000, version % 1000 / 10),
+    };
+    format!(
+        "Driver {}{cuda}, from {}; libraries: {}, programs: {}, sockets: {}\n\n{}",
+        inventory.driver_version,
+        inventory.root.display(),
+        count(FileKind::Library),
+        count(FileKind::Program),
+        count(FileKind::Other),
+        table.render()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use fgpu_spec::{DriverFile, Gpu};
+
+    use super::*;
+
+    #[test]
+    fn the_table() {
+        let gpu = |index: u32, mig_enabled| Gpu {
+            uuid: format!("GPU-{index}"),
+            index,
+            minor: index,
+            model: "Simulated A100".into(),
+            pci: format!("00000000:0{index}:00.0"),
+            numa: (index == 0).then_some(1),
+            total_memory: 40 << 30,
+            reserved_memory: 512 << 20,
+            mig_enabled,
+        };
+        let file = |kind, name: &str| DriverFile { kind, name: name.into(), host: "/".into() };
+        let inventory = Inventory {
+            version: 1,
+            boot_id: String::new(),
+            root: "/".into(),
+            driver_version: "550.163.01".into(),
+            cuda_version: 12040,
+            gpus: vec![gpu(0, false), gpu(1, true)],
+            files: vec![file(FileKind::Library, "libcuda.so.1"), file(FileKind::Program, "nvidia-smi")],
+        };
+        assert_eq!(
+            text(&inventory, 1 << 30),
+            "\
+Driver 550.163.01, CUDA 12.4, from /; libraries: 1, programs: 1, sockets: 0
+
+GPU  MODEL           MEMORY    USABLE    MIG  NUMA  PCI               UUID
+0    Simulated A100  40.0 GiB  38.5 GiB  off  1     00000000:00:00.0  GPU-0
+1    Simulated A100  40.0 GiB  -         on   -     00000000:01:00.0  GPU-1
+"
+        );
+    }
+}

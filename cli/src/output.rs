@@ -1,0 +1,88 @@
+//! What a command prints, and how it says that it failed.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use fgpu_spec::{Code, Error};
+use serde::Serialize;
+
+/// What a command has to say. It is printed at once, when the command is done.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    /// For stdout.
+    pub(crate) text: String,
+    /// For stderr, one line each; the command did its work all the same.
+    pub(crate) warnings: Vec<String>,
+    /// An answer that is a refusal: `text` is printed, then this, and the exit code is 1.
+    pub(crate) failure: Option<Error>,
+}
+
+impl From<String> for Output {
+    fn from(text: String) -> Self {
+        Self { text, ..Self::default() }
+    }
+}
+
+/// Prints the outcome of a command and turns it into the exit code: 0 or 1.
+pub(crate) fn finish(outcome: Result<Output, Error>) -> ExitCode {
+    let output = outcome.unwrap_or_else(|failure| Output { failure: Some(failure), ..Output::default() });
+    let mut code = ExitCode::SUCCESS;
+    let complain = |line: String| {
+        // A caller that closed stderr does not want to know.
+        let _ = writeln!(io::stderr(), "{line}");
+    };
+    for warning in output.warnings {
+        complain(format!("fgpu: warning: {warning}"));
+    }
+    match io::stdout().write_all(output.text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        // `fgpu status | head -1` is no failure.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(format!("fgpu: {}: cannot write the output: {error}", Code::Internal));
+            code = ExitCode::FAILURE;
+        }
+        _ => {}
+    }
+    if let Some(failure) = output.failure {
+        complain(failure.to_string());
+        code = ExitCode::FAILURE;
+    }
+    code
+}
+
+/// `value` as indented JSON with a line end.
+///
+/// # Errors
+/// `internal` if it cannot be encoded, which only a path that is not UTF-8 can bring about.
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::new(Code::Internal, format!("cannot encode the answer: {error}")))?;
+    Ok(text + "\n")
+}
+
+/// The name that serde gives a plain enum value.
+pub(crate) fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => "?".into(),
+    }
+}
+
+/// Reads a line that [`finish`] printed for a failure.
+pub(crate) fn parse_failure(line: &str) -> Option<Error> {
+    let (code, message) = line.strip_prefix("fgpu: ")?.split_once(": ")?;
+    let code = Code::ALL.into_iter().find(|known| known.as_str() == code)?;
+    Some(Error::new(code, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_failure_is_read_back() {
+        let error = Error::new(Code::NoGpu, "no driver: install one");
+        assert_eq!(parse_failure(&error.to_string()), Some(error));
+        assert_eq!(parse_failure("fgpu: warning: GPU 1 is left out"), None);
+        assert_eq!(parse_failure("Segmentation fault"), None);
+    }
+}

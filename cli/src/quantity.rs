@@ -1,0 +1,65 @@
+//! Bytes, shares and times as people read them. Nothing is calculated with the result.
+
+/// Bytes in binary units with one decimal, rounded down: what is shown as free is there.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    const MIB: u64 = 1 << 20;
+    if bytes < GIB {
+        return format!("{} MiB", bytes / MIB);
+    }
+    // Split first: the tenths of a large number would overflow.
+    format!("{}.{} GiB", bytes / GIB, bytes % GIB * 10 / GIB)
+}
+
+/// Parts per million as a percentage, exactly: `333333` is `33.3333%`.
+pub(crate) fn percent(ppm: u64) -> String {
+    let (whole, rest) = (ppm / 10_000, ppm % 10_000);
+    if rest == 0 {
+        return format!("{whole}%");
+    }
+    format!("{whole}.{}%", format!("{rest:04}").trim_end_matches('0'))
+}
+
+/// A duration in its two largest units: `45s`, `3m12s`, `2h05m`, `4d03h`.
+pub(crate) fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{minutes}m{:02}s", seconds % 60),
+        3600..86_400 => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_rounded_down() {
+        assert_eq!(bytes(0), "0 MiB");
+        assert_eq!(bytes((1 << 30) - 1), "1023 MiB");
+        assert_eq!(bytes(1 << 30), "1.0 GiB");
+        assert_eq!(bytes((10 << 30) - 1), "9.9 GiB");
+        assert_eq!(bytes(u64::MAX), "17179869183.9 GiB");
+    }
+
+    #[test]
+    fn percentages_are_exact() {
+        assert_eq!(percent(0), "0%");
+        assert_eq!(percent(250_000), "25%");
+        assert_eq!(percent(333_333), "33.3333%");
+        assert_eq!(percent(1), "0.0001%");
+        assert_eq!(percent(125_000), "12.5%");
+        assert_eq!(percent(1_000_000), "100%");
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        assert_eq!(duration(0), "0s");
+        assert_eq!(duration(59), "59s");
+        assert_eq!(duration(192), "3m12s");
+        assert_eq!(duration(7500), "2h05m");
+        assert_eq!(duration(4 * 86_400 + 3 * 3600 + 59), "4d03h");
+    }
+}
