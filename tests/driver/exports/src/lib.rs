@@ -1,0 +1,126 @@
+//! Writes the part of a simulated library that is only names: a program that asks for a function which is not
+//! simulated must be told so by the function, not by the loader.
+//!
+//! The names come from a list, `names.txt`: what NVIDIA's library of the same version exports (`nm -D`). The
+//! crate's sources are searched for those that are simulated; each of the others gets a function that answers
+//! "not supported".
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+/// What a build script asks for.
+pub struct Exports<'a> {
+    /// How the library calls itself (`DT_SONAME`).
+    pub soname: &'a str,
+    /// First letters of every exported name.
+    pub prefix: &'a str,
+    /// Whether to write a table `EXPORTS` of names and addresses too.
+    pub table: bool,
+}
+
+impl Exports<'_> {
+    /// Writes `exports.rs` into `OUT_DIR` and tells cargo how to link the library.
+    ///
+    /// # Errors
+    /// What reading the sources or writing the file answers.
+    pub fn generate(&self) -> io::Result<()> {
+        println!("cargo::rerun-if-changed=src");
+        println!("cargo::rerun-if-changed=names.txt");
+        // No start files and no libc: whatever libc the process has is used, without asking for a version.
+        // Symbolic: the library's references to its own functions must not lead into a library that wraps it.
+        for argument in
+            ["-nostdlib", "-nostartfiles", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,relro,-z,now"]
+        {
+            println!("cargo::rustc-cdylib-link-arg={argument}");
+        }
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{}", self.soname);
+
+        let names = fs::read_to_string("names.txt")?;
+        let mut sources = Vec::new();
+        find_sources(Path::new("src"), &mut sources)?;
+        let mut simulated = BTreeSet::new();
+        for source in sources {
+            simulated.extend(self.defined_in(&fs::read_to_string(source)?));
+        }
+        let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("exports.rs");
+        fs::write(out, self.write(&names, &simulated))
+    }
+
+    /// The functions that a source defines: `fn <name>(`, or `<name>(…) =>` as a row of a macro.
+    fn defined_in(&self, source: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for line in source.lines().map(str::trim_start) {
+            let rest = match line.split_once("extern \"C\" fn ") {
+                Some((_, rest)) => rest,
+                None if line.starts_with(self.prefix) && line.contains("=>") => line,
+                None => continue,
+            };
+            let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            if name.starts_with(self.prefix) && rest[name.len()..].starts_with('(') {
+                found.insert(name);
+            }
+        }
+        found
+    }
+
+    fn write(&self, names: &str, simulated: &BTreeSet<String>) -> String {
+        let listed: BTreeSet<&str> = names.lines().filter(|name| !name.is_empty()).collect();
+        let mut code = String::new();
+        for name in listed.iter().filter(|name| !simulated.contains(**name)) {
+            let _ = writeln!(
+                code,
+                "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> u32 {{ crate::not_simulated(\"{name}\") }}"
+            );
+        }
+        if self.table {
+            let all: BTreeSet<&str> =
+                listed.iter().copied().chain(simulated.iter().map(String::as_str)).collect();
+            let _ = writeln!(code, "mod addresses {{ unsafe extern \"C\" {{");
+            for name in &all {
+                let _ = writeln!(code, "pub(super) fn {name}();");
+            }
+            let _ = writeln!(code, "}} }}");
+            let _ = writeln!(code, "/// Every exported function, sorted by name.");
+            let _ = writeln!(code, "pub(crate) static EXPORTS: &[Export] = &[");
+            for name in &all {
+                let _ = writeln!(code, "Export {{ name: \"{name}\", address: addresses::{name} }},");
+            }
+            let _ = writeln!(code, "];");
+        }
+        code
+    }
+}
+
+fn find_sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            find_sources(&path, found)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXPORTS: Exports<'_> = Exports { soname: "libx.so.1", prefix: "nvml", table: false };
+
+    #[test]
+    fn functions_and_macro_rows_count_as_simulated() {
+        let source = "pub unsafe extern \"C\" fn nvmlInit(a: u8) {}\n    nvmlGetX(u32) => |d| nvmlGetY(d),\n\
+                      // nvmlGetZ(x)\nfn helper() {}\n";
+        assert_eq!(EXPORTS.defined_in(source), BTreeSet::from(["nvmlInit".into(), "nvmlGetX".into()]));
+    }
+
+    #[test]
+    fn only_what_is_not_simulated_is_stubbed() {
+        let code = EXPORTS.write("nvmlA\nnvmlB\n", &BTreeSet::from(["nvmlA".into()]));
+        assert!(!code.contains("nvmlA") && code.contains("fn nvmlB()"), "{code}");
+    }
+}

@@ -1,0 +1,206 @@
+//! A process's account with the node: the slot in which its memory, contexts and kernels are counted.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::lock::{Guard, Mutex};
+use crate::state::{GpuState, Mapped, NODE_LOCK, SLOT_LOCKS, SLOTS};
+use crate::sys::{self, Errno};
+
+/// A process's slot. It is given back by the kernel when the process ends.
+pub struct Account {
+    mapped: Mapped,
+    slot: usize,
+    /// The node's lock belongs to the process, not to a thread: its threads queue here first.
+    threads: Mutex<()>,
+}
+
+/// While it lives, nobody else on the node charges, launches or takes a slot.
+pub struct NodeLock<'a> {
+    account: &'a Account,
+    _thread: Guard<'a, ()>,
+}
+
+impl Drop for NodeLock<'_> {
+    fn drop(&mut self) {
+        sys::unlock_byte(self.account.mapped.fd, NODE_LOCK);
+    }
+}
+
+impl Account {
+    /// Takes a free slot of the state.
+    ///
+    /// # Errors
+    /// `EAGAIN` if all are taken; what the kernel answers to the locks otherwise.
+    pub fn open(mapped: Mapped) -> Result<Self, Errno> {
+        sys::lock_byte(mapped.fd, NODE_LOCK)?;
+        let slot = Self::take_slot(&mapped);
+        sys::unlock_byte(mapped.fd, NODE_LOCK);
+        Ok(Self { mapped, slot: slot?, threads: Mutex::new(()) })
+    }
+
+    fn take_slot(mapped: &Mapped) -> Result<usize, Errno> {
+        for slot in 0..SLOTS {
+            if !sys::try_lock_byte(mapped.fd, SLOT_LOCKS + slot as u64)? {
+                continue;
+            }
+            // Whoever had it is dead: what it held is free from here on.
+            for gpu in &mapped.state.gpus {
+                clear(gpu, slot);
+            }
+            mapped.state.high.fetch_max(slot as u32 + 1, Ordering::AcqRel);
+            let who = Identity::own();
+            mapped.state.processes[slot].describe(who.pid, who.namespace, who.started, &who.name);
+            return Ok(slot);
+        }
+        Err(Errno::EAGAIN)
+    }
+
+    /// The state of a GPU.
+    pub fn gpu(&self, gpu: usize) -> &'static GpuState {
+        &self.mapped.state.gpus[gpu]
+    }
+
+    /// The whole state.
+    pub fn mapped(&self) -> &Mapped {
+        &self.mapped
+    }
+
+    /// The process's slot.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// Waits for the node's lock.
+    pub fn lock(&self) -> NodeLock<'_> {
+        let thread = self.threads.lock();
+        // It fails only if the kernel has no memory for the lock; then there is no better answer than to go on,
+        // with the threads of this process at least kept apart.
+        let _ = sys::lock_byte(self.mapped.fd, NODE_LOCK);
+        NodeLock { account: self, _thread: thread }
+    }
+
+    /// Counts `bytes` of the GPU's memory for the process, unless the sum of all processes would exceed `limit`.
+    pub fn charge(&self, gpu: usize, bytes: u64, limit: u64) -> bool {
+        let _lock = self.lock();
+        let state = self.gpu(gpu);
+        let fits = |used: u64| used.checked_add(bytes).is_some_and(|sum| sum <= limit);
+        // The dead are only looked for when their memory is needed.
+        let enough = fits(self.sum(gpu)) || {
+            self.reap();
+            fits(self.sum(gpu))
+        };
+        if enough {
+            state.used[self.slot].fetch_add(bytes, Ordering::AcqRel);
+        }
+        enough
+    }
+
+    /// Takes back what [`Self::charge`] counted.
+    pub fn refund(&self, gpu: usize, bytes: u64) {
+        self.gpu(gpu).used[self.slot].fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Bytes of the GPU's memory that living processes use.
+    pub fn used(&self, gpu: usize) -> u64 {
+        let _lock = self.lock();
+        self.reap();
+        self.sum(gpu)
+    }
+
+    fn sum(&self, gpu: usize) -> u64 {
+        let used = &self.gpu(gpu).used[..self.mapped.slots()];
+        used.iter().map(|cell| cell.load(Ordering::Acquire)).sum()
+    }
+
+    /// Clears the cells of dead processes. The node's lock must be held.
+    fn reap(&self) {
+        for slot in 0..self.mapped.slots() {
+            let in_use =
+                self.mapped.state.gpus.iter().any(|gpu| cells(gpu).iter().any(|cell| held(cell, slot)));
+            if in_use && slot != self.slot && self.mapped.holder(slot).is_none() {
+                for gpu in &self.mapped.state.gpus {
+                    clear(gpu, slot);
+                }
+            }
+        }
+    }
+
+    /// Whether the process of `slot` lives. The node's lock must be held.
+    pub(crate) fn is_alive(&self, slot: usize) -> bool {
+        slot == self.slot || self.mapped.holder(slot).is_some()
+    }
+}
+
+fn cells(gpu: &GpuState) -> [&[AtomicU64; SLOTS]; 5] {
+    [&gpu.used, &gpu.contexts, &gpu.launches, &gpu.submitted, &gpu.served]
+}
+
+fn held(cells: &[AtomicU64; SLOTS], slot: usize) -> bool {
+    cells[slot].load(Ordering::Acquire) != 0
+}
+
+fn clear(gpu: &GpuState, slot: usize) {
+    for cells in cells(gpu) {
+        cells[slot].store(0, Ordering::Release);
+    }
+}
+
+/// How a process is told from others: the pid in its namespace, the namespace and the start time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Pid in the process's own namespace.
+    pub pid: u32,
+    /// Inode of the pid namespace.
+    pub namespace: u64,
+    /// Start time in clock ticks since the boot.
+    pub started: u64,
+    /// First argument.
+    pub name: Vec<u8>,
+}
+
+impl Identity {
+    /// Who the calling process is. What /proc does not tell is 0 or empty.
+    pub fn own() -> Self {
+        let mut link = [0; 64];
+        let namespace = sys::readlink(c"/proc/self/ns/pid", &mut link).ok().and_then(number_in_brackets);
+        let stat = sys::read_file(c"/proc/self/stat").unwrap_or_default();
+        let mut name = sys::read_file(c"/proc/self/cmdline").unwrap_or_default();
+        name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
+        Self {
+            pid: sys::pid(),
+            namespace: namespace.unwrap_or(0),
+            started: start_time(&stat).unwrap_or(0),
+            name,
+        }
+    }
+}
+
+/// `pid:[4026531836]` → 4026531836.
+fn number_in_brackets(link: &[u8]) -> Option<u64> {
+    let text = core::str::from_utf8(link).ok()?;
+    text.split_once('[')?.1.strip_suffix(']')?.parse().ok()
+}
+
+/// Field 22 of /proc/self/stat; the command in field 2 may hold spaces and brackets.
+fn start_time(stat: &[u8]) -> Option<u64> {
+    let after_command = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
+    core::str::from_utf8(after_command).ok()?.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_survives_an_odd_command() {
+        let stat = b"7 (a) b (c)) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 424242 1 2";
+        assert_eq!(start_time(stat), Some(424_242));
+    }
+
+    #[test]
+    fn a_namespace_link_has_a_number() {
+        assert_eq!(number_in_brackets(b"pid:[4026531836]"), Some(4_026_531_836));
+        assert_eq!(number_in_brackets(b"pid"), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! What slices a MIG-capable GPU can be cut into.
+//!
+//! Source: NVIDIA's MIG user guide and what the driver answers on such GPUs. Creation of instances is not
+//! simulated yet: a MIG-enabled GPU answers which profiles and placements it has and that no instance exists.
+
+/// The slicing scheme of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Geometry {
+    /// A100 40 GB.
+    A100_40 = 1,
+    /// H100 80 GB.
+    H100_80 = 2,
+    /// A30 24 GB.
+    A30_24 = 3,
+}
+
+/// A kind of GPU instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// `NVML_GPU_INSTANCE_PROFILE_*`: the position in the driver's enumeration.
+    pub number: u32,
+    /// The id that instances are created by and nvidia-smi shows.
+    pub id: u32,
+    /// Name, e.g. `1g.10gb`.
+    pub name: &'static str,
+    /// Slices of the multiprocessors.
+    pub slices: u32,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Memory slices that a placement takes.
+    pub size: u32,
+    /// Memory slices at which a placement may start.
+    pub starts: &'static [u32],
+    /// Most instances of this profile alone.
+    pub most: u32,
+    /// Copy engines.
+    pub copy_engines: u32,
+    /// Video decoders.
+    pub decoders: u32,
+    /// JPEG engines.
+    pub jpeg: u32,
+    /// Optical flow engines.
+    pub ofa: u32,
+}
+
+const ANY_OF_7: &[u32] = &[0, 1, 2, 3, 4, 5, 6];
+const ANY_OF_4: &[u32] = &[0, 1, 2, 3];
+
+#[expect(clippy::too_many_arguments, reason = "a row of a table")]
+const fn row(
+    number: u32,
+    id: u32,
+    name: &'static str,
+    slices: u32,
+    sms: u32,
+    memory_mib: u64,
+    size: u32,
+    starts: &'static [u32],
+    engines: [u32; 4],
+) -> Profile {
+    let [copy_engines, decoders, jpeg, ofa] = engines;
+    let most = starts.len() as u32;
+    Profile {
+        number,
+        id,
+        name,
+        slices,
+        sms,
+        memory_mib,
+        size,
+        starts,
+        most,
+        copy_engines,
+        decoders,
+        jpeg,
+        ofa,
+    }
+}
+
+/// A profile of which at most one instance exists, wherever it starts.
+const fn only_one(profile: Profile) -> Profile {
+    Profile { most: 1, ..profile }
+}
+
+const A100_40: &[Profile] = &[
+    row(0, 19, "1g.5gb", 1, 14, 4864, 1, ANY_OF_7, [1, 0, 0, 0]),
+    row(1, 14, "2g.10gb", 2, 28, 9856, 2, &[0, 2, 4], [2, 1, 0, 0]),
+    row(2, 9, "3g.20gb", 3, 42, 19968, 4, &[0, 4], [3, 2, 0, 0]),
+    row(3, 5, "4g.20gb", 4, 56, 19968, 4, &[0], [4, 2, 0, 0]),
+    row(4, 0, "7g.40gb", 7, 98, 40192, 8, &[0], [7, 5, 1, 1]),
+    only_one(row(7, 20, "1g.5gb+me", 1, 14, 4864, 1, ANY_OF_7, [1, 1, 1, 1])),
+    row(9, 15, "1g.10gb", 1, 14, 9856, 2, &[0, 2, 4, 6], [1, 1, 0, 0]),
+];
+
+const H100_80: &[Profile] = &[
+    row(0, 19, "1g.10gb", 1, 16, 9984, 1, ANY_OF_7, [1, 1, 1, 0]),
+    row(1, 14, "2g.20gb", 2, 32, 20096, 2, &[0, 2, 4], [2, 2, 2, 0]),
+    row(2, 9, "3g.40gb", 3, 60, 40448, 4, &[0, 4], [3, 3, 3, 0]),
+    row(3, 5, "4g.40gb", 4, 64, 40448, 4, &[0], [4, 4, 4, 0]),
+    row(4, 0, "7g.80gb", 7, 132, 81152, 8, &[0], [8, 7, 7, 1]),
+    only_one(row(7, 20, "1g.10gb+me", 1, 16, 9984, 1, ANY_OF_7, [1, 1, 1, 1])),
+    row(9, 15, "1g.20gb", 1, 26, 20096, 2, &[0, 2, 4, 6], [1, 1, 1, 0]),
+];
+
+const A30_24: &[Profile] = &[
+    row(0, 14, "1g.6gb", 1, 14, 5952, 1, ANY_OF_4, [1, 0, 0, 0]),
+    row(1, 5, "2g.12gb", 2, 28, 12032, 2, &[0, 2], [2, 2, 0, 0]),
+    row(3, 0, "4g.24gb", 4, 56, 24192, 4, &[0], [4, 4, 1, 1]),
+    only_one(row(7, 21, "1g.6gb+me", 1, 14, 5952, 1, ANY_OF_4, [1, 1, 1, 1])),
+];
+
+impl Geometry {
+    /// The geometry with that number (`Gpu::mig_geometry`).
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::A100_40, Self::H100_80, Self::A30_24].into_iter().find(|&geometry| geometry as u32 == number)
+    }
+
+    /// The geometry's name in a node's TOML.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "a100-40" => Some(Self::A100_40),
+            "h100-80" => Some(Self::H100_80),
+            "a30" => Some(Self::A30_24),
+            _ => None,
+        }
+    }
+
+    /// Its profiles, in the driver's order.
+    pub fn profiles(self) -> &'static [Profile] {
+        match self {
+            Self::A100_40 => A100_40,
+            Self::H100_80 => H100_80,
+            Self::A30_24 => A30_24,
+        }
+    }
+
+    /// The profile with that driver number.
+    pub fn profile(self, number: u32) -> Option<&'static Profile> {
+        self.profiles().iter().find(|profile| profile.number == number)
+    }
+
+    /// Most MIG devices of one GPU.
+    pub fn most_devices(self) -> u32 {
+        self.profiles()[0].most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_placement_lies_within_the_memory_slices() {
+        for (geometry, slices) in [(Geometry::A100_40, 8), (Geometry::H100_80, 8), (Geometry::A30_24, 4)] {
+            for profile in geometry.profiles() {
+                for start in profile.starts {
+                    assert!(start + profile.size <= slices, "{} at {start}", profile.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_name_one_profile_each() {
+        for geometry in [Geometry::A100_40, Geometry::H100_80, Geometry::A30_24] {
+            for profile in geometry.profiles() {
+                assert_eq!(geometry.profile(profile.number), Some(profile));
+            }
+        }
+    }
+}

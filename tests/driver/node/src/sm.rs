@@ -1,0 +1,157 @@
+//! The time of a GPU's multiprocessors.
+//!
+//! A kernel is so many nanoseconds of the whole GPU. Within a process kernels run one after the other, in the
+//! order of their launches; between processes the GPU is time-sliced evenly, in the limit of very short slices:
+//! with `n` processes at work each one's kernels advance by 1/n nanosecond per nanosecond, and a process with
+//! nothing to do leaves its part to the others. Nobody serves kernels in the background: whoever launches or
+//! waits first brings the GPU up to the present ([`advance`]), which is why waiting means looking again every
+//! [`LOOK_NS`].
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::account::{Account, NodeLock};
+use crate::state::{GpuState, SLOTS};
+use crate::sys;
+
+/// Longest sleep of a waiter. A process that died is noticed after at most so long.
+pub const LOOK_NS: u64 = 2_000_000;
+/// Length of the window over which utilisation is measured.
+pub const WINDOW_NS: u64 = 100_000_000;
+
+/// A point in the process's sequence of kernels on one GPU, in nanoseconds of kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Point(pub u64);
+
+/// Appends a kernel of `duration` nanoseconds. The point is where it will have ended.
+pub fn submit(account: &Account, gpu: usize, duration: u64) -> Point {
+    let lock = account.lock();
+    let state = account.gpu(gpu);
+    advance(account, state, &lock);
+    state.launches[account.slot()].fetch_add(1, Ordering::AcqRel);
+    Point(state.submitted[account.slot()].fetch_add(duration, Ordering::AcqRel) + duration)
+}
+
+/// Whether the process's kernels up to `point` have run.
+pub fn is_done(account: &Account, gpu: usize, point: Point) -> bool {
+    remaining(account, gpu, point) == 0
+}
+
+/// Waits until the process's kernels up to `point` have run.
+pub fn wait(account: &Account, gpu: usize, point: Point) {
+    loop {
+        match remaining(account, gpu, point) {
+            0 => return,
+            left => sys::sleep(left.min(LOOK_NS)),
+        }
+    }
+}
+
+/// Where the kernels that the process has launched will have ended.
+pub fn last(account: &Account, gpu: usize) -> Point {
+    Point(account.gpu(gpu).submitted[account.slot()].load(Ordering::Acquire))
+}
+
+fn remaining(account: &Account, gpu: usize, point: Point) -> u64 {
+    let state = account.gpu(gpu);
+    let served = &state.served[account.slot()];
+    if served.load(Ordering::Acquire) < point.0 {
+        let lock = account.lock();
+        advance(account, state, &lock);
+    }
+    point.0.saturating_sub(served.load(Ordering::Acquire))
+}
+
+/// Serves the kernels of all living processes up to now.
+fn advance(account: &Account, state: &GpuState, _lock: &NodeLock<'_>) {
+    let slots = account.mapped().slots();
+    let mut left = [0; SLOTS];
+    for (slot, left) in left[..slots].iter_mut().enumerate() {
+        let pending = pending(state, slot);
+        if pending > 0 && account.is_alive(slot) {
+            *left = pending;
+        }
+    }
+    let now = sys::now();
+    let elapsed = now.saturating_sub(state.advanced_at.load(Ordering::Relaxed));
+    let before = left;
+    let busy = share(&mut left[..slots], elapsed);
+    for slot in 0..slots {
+        state.served[slot].fetch_add(before[slot] - left[slot], Ordering::AcqRel);
+    }
+    state.busy.fetch_add(busy, Ordering::Relaxed);
+    state.advanced_at.store(now, Ordering::Relaxed);
+    measure(state, now);
+}
+
+/// Nanoseconds of kernels that a slot has still to run.
+pub(crate) fn pending(state: &GpuState, slot: usize) -> u64 {
+    let load = |cell: &AtomicU64| cell.load(Ordering::Acquire);
+    load(&state.submitted[slot]).saturating_sub(load(&state.served[slot]))
+}
+
+/// Divides `elapsed` evenly among those who have something left, and takes it from what they have left.
+/// Returns what was used of it.
+pub(crate) fn share(left: &mut [u64], elapsed: u64) -> u64 {
+    let mut rest = elapsed;
+    loop {
+        let active = left.iter().filter(|&&left| left > 0).count() as u64;
+        if active == 0 || rest == 0 {
+            return elapsed - rest;
+        }
+        let least = left.iter().copied().filter(|&left| left > 0).min().unwrap_or(0);
+        // Less than a nanosecond each: the first ones get one.
+        let step = least.min(rest / active).max(1);
+        for left in left.iter_mut().filter(|left| **left > 0) {
+            let part = step.min(rest);
+            *left -= part;
+            rest -= part;
+        }
+    }
+}
+
+/// Closes the window of the utilisation when it is over.
+fn measure(state: &GpuState, now: u64) {
+    let began = state.window_at.load(Ordering::Relaxed);
+    let length = now.saturating_sub(began);
+    if length < WINDOW_NS {
+        return;
+    }
+    let busy = state.busy.load(Ordering::Relaxed);
+    let percent = busy.saturating_sub(state.window_busy.load(Ordering::Relaxed)) * 100 / length;
+    state.utilization.store(percent.min(100), Ordering::Relaxed);
+    state.window_busy.store(busy, Ordering::Relaxed);
+    state.window_at.store(now, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn two_at_work_get_half_each() {
+        let mut left = [1000, 0, 1000];
+        assert_eq!(share(&mut left, 600), 600);
+        assert_eq!(left, [700, 0, 700]);
+    }
+
+    #[test]
+    fn who_ends_early_leaves_the_rest_to_the_others() {
+        let mut left = [100, 1000];
+        assert_eq!(share(&mut left, 600), 600);
+        assert_eq!(left, [0, 500]);
+    }
+
+    #[test]
+    fn an_idle_gpu_uses_nothing() {
+        let mut left = [10, 0];
+        assert_eq!(share(&mut left, 600), 10);
+        assert_eq!(left, [0, 0]);
+    }
+
+    #[test]
+    fn no_nanosecond_is_lost_or_made() {
+        let mut left = [5, 5, 5];
+        assert_eq!(share(&mut left, 4), 4);
+        assert_eq!(left.iter().sum::<u64>(), 11);
+    }
+}
