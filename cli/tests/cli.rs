@@ -1,6 +1,11 @@
 //! The command as a user runs it, on a node whose driver is a stand-in: a root with the names of a driver's files
 //! and the NVML that the driver crate's tests have.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy.toml's allow-unwrap-in-tests does not reach the helpers of a test"
+)]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -232,7 +237,7 @@ fn explain_says_what_would_be_granted() {
     assert_eq!(answer["granted"], true);
     assert_eq!(answer["request"], "fgpu/fraction=0.25");
     assert_eq!(answer["gpus"][0]["granted"], true);
-    assert_eq!(answer["gpus"][0]["asked_memory"], (24576_u64 - 512) / 4 << 20);
+    assert_eq!(answer["gpus"][0]["asked_memory"], ((24576_u64 - 512) / 4) << 20);
     assert!(node.store().leases().unwrap().is_empty(), "nothing was reserved");
 }
 
