@@ -1,1 +1,47 @@
-fn main() {}
+//! `containerd-shim-fgpu-v2`: the stock containerd-shim-runc-v2 with a relay in front of it.
+//!
+//! containerd runs this program as it would run the stock shim. On `start` it starts the stock shim and a relay,
+//! a small process that hands ttrpc frames through between containerd and the stock shim. Of all requests it
+//! follows three: before `Create` reaches the stock shim the share is reserved and the bundle edited, and after
+//! `Delete` (or as soon as the container's processes have ended) the share is given back. See ARCHITECTURE.md.
+
+#![deny(unsafe_code)]
+
+mod address;
+mod answer;
+mod delete;
+mod frame;
+mod invocation;
+mod job;
+mod log;
+mod mention;
+mod relay;
+mod request;
+mod rpc;
+mod start;
+mod stock;
+mod sys;
+
+use std::process::ExitCode;
+
+use invocation::{Action, Invocation};
+
+fn main() -> ExitCode {
+    let invocation = Invocation { args: std::env::args_os().skip(1).collect() };
+    let result = match invocation.action() {
+        Action::Start => start::run(&invocation),
+        Action::Delete => delete::run(&invocation),
+        Action::Relay => relay::run(&invocation).map(|()| 0),
+        Action::Prepare => job::prepare(&invocation).map(|()| 0),
+        Action::Activate => job::activate(&invocation).map(|()| 0),
+        Action::Release => job::release(&invocation).map(|()| 0),
+        Action::Other => stock::exec(&invocation).map(|()| 0),
+    };
+    match result {
+        Ok(status) => std::process::exit(status),
+        Err(error) => {
+            eprintln!("containerd-shim-fgpu-v2: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! ttrpc's framing: a 10-byte header (length, stream id: u32 big endian; type, flags: u8) and a body of
+//! `length` bytes (<https://github.com/containerd/ttrpc/blob/main/PROTOCOL.md>).
+
+use containerd_shim_protos::protobuf::{EnumOrUnknown, Message};
+use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_HEADER_LENGTH, MessageHeader, Response, Status};
+
+/// Bytes of a header.
+pub(crate) const HEADER: usize = MESSAGE_HEADER_LENGTH;
+
+/// What [`Splitter::next`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Piece<'a> {
+    /// A whole header, as it was received and parsed. Its body follows.
+    Head([u8; HEADER], MessageHeader),
+    /// The next bytes of the body.
+    Body(&'a [u8]),
+}
+
+/// Finds the frames in a byte stream that arrives in arbitrary pieces. It holds back at most nine bytes (of
+/// an unfinished header), and there is no input that it refuses: what the lengths say is what it believes, as
+/// both ends do.
+#[derive(Debug, Default)]
+pub(crate) struct Splitter {
+    head: [u8; HEADER],
+    have: usize,
+    left: u32,
+}
+
+impl Splitter {
+    /// Takes the next piece off `input`; `None` when it needs more bytes.
+    pub(crate) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+        if self.left > 0 {
+            if input.is_empty() {
+                return None;
+            }
+            let count = input.len().min(self.left as usize);
+            let (body, rest) = input.split_at(count);
+            *input = rest;
+            self.left -= count as u32;
+            return Some(Piece::Body(body));
+        }
+        let count = input.len().min(HEADER - self.have);
+        let (bytes, rest) = input.split_at(count);
+        *input = rest;
+        self.head[self.have..self.have + count].copy_from_slice(bytes);
+        self.have += count;
+        if self.have < HEADER {
+            return None;
+        }
+        self.have = 0;
+        let header = MessageHeader::from(&self.head[..]);
+        self.left = header.length;
+        Some(Piece::Head(self.head, header))
+    }
+
+    /// Whether every body handed out is complete, so that a frame of one's own may be put in between.
+    pub(crate) fn at_boundary(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// A whole frame: this header with the length of this body.
+pub(crate) fn frame(header: MessageHeader, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::from(MessageHeader { length: body.len() as u32, ..header });
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// The frame that answers `stream` with an error.
+pub(crate) fn error_frame(stream: u32, code: Code, message: &str) -> Vec<u8> {
+    let status = Status { code: EnumOrUnknown::new(code), message: message.to_owned(), ..Default::default() };
+    let response = Response { status: Some(status).into(), ..Default::default() };
+    // Writing two scalars into memory cannot fail, and an empty body would still be an answer.
+    let body = response.write_to_bytes().unwrap_or_default();
+    frame(MessageHeader::new_response(stream, 0), &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a splitter makes of `bytes` handed over in pieces of `step`: (header, body) of every whole frame.
+    fn split(bytes: &[u8], step: usize) -> Vec<(MessageHeader, Vec<u8>)> {
+        let mut splitter = Splitter::default();
+        let mut frames: Vec<(MessageHeader, Vec<u8>)> = Vec::new();
+        for mut input in bytes.chunks(step) {
+            while let Some(piece) = splitter.next(&mut input) {
+                match piece {
+                    Piece::Head(raw, header) => {
+                        assert_eq!(raw[..], Vec::from(header)[..]);
+                        frames.push((header, Vec::new()));
+                    }
+                    Piece::Body(body) => frames.last_mut().unwrap().1.extend_from_slice(body),
+                }
+            }
+            assert!(input.is_empty(), "a splitter takes everything");
+        }
+        frames
+    }
+
+    #[test]
+    fn frames_are_found_however_the_bytes_arrive() {
+        let headers = [MessageHeader::new_request(1, 0), MessageHeader::new_data(3, 0)];
+        let bodies: [&[u8]; 4] = [b"hello", b"", &[7; 300], b"x"];
+        let mut bytes = Vec::new();
+        let mut expected = Vec::new();
+        for (index, body) in bodies.iter().enumerate() {
+            let header = MessageHeader { length: body.len() as u32, ..headers[index % 2] };
+            bytes.extend(frame(header, body));
+            expected.push((header, body.to_vec()));
+        }
+        for step in [1, 2, 3, 7, 9, 10, 11, 64, bytes.len()] {
+            assert_eq!(split(&bytes, step), expected, "in steps of {step}");
+        }
+    }
+
+    #[test]
+    fn garbage_is_a_frame_like_any_other() {
+        let bytes = [0xff; 10];
+        let mut splitter = Splitter::default();
+        let mut input = &bytes[..];
+        let Some(Piece::Head(raw, header)) = splitter.next(&mut input) else { panic!("no header") };
+        assert_eq!((raw, header.length, header.stream_id), (bytes, u32::MAX, u32::MAX));
+        assert!(!splitter.at_boundary());
+        assert_eq!(splitter.next(&mut &[1, 2][..]), Some(Piece::Body(&[1, 2])));
+    }
+
+    #[test]
+    fn a_boundary_is_where_no_body_is_open() {
+        let bytes = frame(MessageHeader::new_response(5, 0), b"ab");
+        let mut splitter = Splitter::default();
+        assert!(splitter.at_boundary());
+        let mut input = &bytes[..11];
+        while splitter.next(&mut input).is_some() {}
+        assert!(!splitter.at_boundary());
+        let mut input = &bytes[11..];
+        while splitter.next(&mut input).is_some() {}
+        assert!(splitter.at_boundary());
+    }
+
+    #[test]
+    fn an_error_frame_is_a_ttrpc_response() {
+        let bytes = error_frame(9, Code::RESOURCE_EXHAUSTED, "fgpu: no-capacity: none left");
+        let frames = split(&bytes, bytes.len());
+        assert_eq!(frames[0].0.stream_id, 9);
+        let response = Response::parse_from_bytes(&frames[0].1).unwrap();
+        assert_eq!(response.status().message, "fgpu: no-capacity: none left");
+        assert_eq!(response.status().code(), Code::RESOURCE_EXHAUSTED);
+    }
+}

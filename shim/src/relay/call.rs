@@ -1,0 +1,347 @@
+//! The calls that the relay follows. Each has a connection of its own to the stock shim: a ttrpc server takes a
+//! connection's requests only in the order of their stream ids, so one that was held back could not follow the
+//! later ones on theirs (ttrpc, server.go: "StreamID cannot be re-used and must increment").
+
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_TYPE_RESPONSE};
+use nix::poll::PollFlags;
+
+use crate::frame::{HEADER, Piece, Splitter, error_frame};
+use crate::job::Prepared;
+use crate::request::{Answer, Call as Request, answer, created_pid, decode, started_pid};
+use crate::{log, mention};
+
+use super::Relay;
+use super::job::{Job, Purpose};
+use super::lease::Lease;
+use super::pair::{Fate, Outbox, read};
+
+/// A request that was taken off a client's connection.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// The client's pair; it may be gone by the time of the answer.
+    pair: u64,
+    stream: u32,
+    id: String,
+    method: Method,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Create,
+    Start,
+    Delete,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// A job reserves for it. The request is sent on when that is done, or refused at `until`.
+    Preparing { request: Vec<u8>, until: Option<Instant> },
+    /// The stock shim has it.
+    Forwarded(Box<Forward>),
+    /// The stock shim's answer, which goes to the client as soon as the share is free.
+    Releasing(Vec<u8>),
+}
+
+/// A request with the stock shim.
+#[derive(Debug)]
+pub(super) struct Forward {
+    pub(super) socket: UnixStream,
+    out: Outbox,
+    splitter: Splitter,
+    frame: Vec<u8>,
+}
+
+impl Call {
+    /// The connection to wait on, and what for.
+    pub(super) fn forward(&self) -> Option<(&UnixStream, PollFlags)> {
+        let Stage::Forwarded(forward) = &self.stage else { return None };
+        let write = if forward.out.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT };
+        Some((&forward.socket, PollFlags::POLLIN | write))
+    }
+
+    /// When it is to be given up.
+    pub(super) fn until(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Preparing { until, .. } => *until,
+            _ => None,
+        }
+    }
+}
+
+impl Relay {
+    /// Decides on a complete request that may be ours.
+    pub(super) fn intercept(&mut self, pair: u64, stream: u32, request: Vec<u8>) -> Fate {
+        match decode(&request[HEADER..]) {
+            // A second Create of the same name: the stock shim is the one to refuse it.
+            Some(Request::Create { id, bundle, timeout, payload })
+                if !self.has_lease(&id) && mention::of_fgpu(&bundle) =>
+            {
+                self.reserve(Call::preparing(pair, stream, id, request, timeout), &bundle, &payload)
+            }
+            Some(Request::Start { id }) if self.leases.get(&id).is_some_and(|lease| lease.init.is_none()) => {
+                self.follow(Call::new(pair, stream, id, Method::Start), request)
+            }
+            Some(Request::Delete { id }) if self.has_lease(&id) => {
+                let preparing = self.calls.iter().find(|(_, call)| call.id == id && call.is_preparing());
+                if let Some((&key, _)) = preparing {
+                    // The client has given up on its Create; the stock shim has never heard of it and says so.
+                    self.cancel(
+                        key,
+                        Code::CANCELLED,
+                        "the container was deleted while it waited for a share",
+                    );
+                }
+                self.follow(Call::new(pair, stream, id, Method::Delete), request)
+            }
+            _ => Fate::Pass(request),
+        }
+    }
+
+    fn reserve(&mut self, call: Call, bundle: &Path, payload: &[u8]) -> Fate {
+        let key = self.key();
+        let maker = std::process::id().to_string();
+        let args = ["-namespace", &self.setup.namespace, "-maker", &maker, "fgpu-prepare"];
+        match Job::spawn(&self.setup, Purpose::Prepare(key), &args, Some(payload)) {
+            Ok(job) => {
+                self.jobs.insert(key, job);
+                self.leases.insert(call.id.clone(), Lease::default());
+                self.calls.insert(key, call);
+                Fate::Taken
+            }
+            Err(error) => {
+                let message = format!("fgpu: internal: cannot reserve for {}: {error}", bundle.display());
+                Fate::Answer(error_frame(call.stream, Code::INTERNAL, &message))
+            }
+        }
+    }
+
+    /// The reservation for a call has ended.
+    pub(super) fn prepared(&mut self, key: u64, prepared: Option<Prepared>, how: &str) {
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        let Stage::Preparing { request, .. } = &mut call.stage else { return };
+        match prepared {
+            Some(Prepared::Nothing) => {
+                let request = std::mem::take(request);
+                self.leases.remove(&call.id);
+                self.forward(key, &request);
+            }
+            Some(Prepared::Granted(nonce)) => {
+                let request = std::mem::take(request);
+                if let Some(lease) = self.leases.get_mut(&call.id) {
+                    lease.nonce = Some(nonce);
+                }
+                self.forward(key, &request);
+            }
+            Some(Prepared::Failed(code, message)) => {
+                let (pair, frame) = (call.pair, error_frame(call.stream, status_of(&code), &message));
+                self.leases.remove(&call.id);
+                self.calls.remove(&key);
+                self.answer(pair, &frame);
+            }
+            None => {
+                let message = format!(
+                    "fgpu: internal: the reservation ended without a result ({how}); see containerd's log"
+                );
+                self.fail(key, Code::INTERNAL, &message);
+            }
+        }
+    }
+
+    /// Gives up on a call whose reservation is under way.
+    pub(super) fn cancel(&mut self, key: u64, code: Code, why: &str) {
+        // The job of a reservation has the key of its call.
+        if let Some(job) = self.jobs.remove(&key) {
+            job.kill();
+        }
+        self.fail(key, code, &format!("fgpu: {why}"));
+    }
+
+    /// Gives up on all the reservations of a client that is gone.
+    pub(super) fn abandon(&mut self, pair: u64) {
+        let calls = self.calls.iter().filter(|(_, call)| call.pair == pair);
+        let (preparing, others): (Vec<_>, Vec<_>) = calls.partition(|(_, call)| call.is_preparing());
+        for (_, call) in others {
+            if let Stage::Forwarded(forward) = &call.stage {
+                // As the client did: the stock shim then gives the request up.
+                let _ = forward.socket.shutdown(Shutdown::Write);
+            }
+        }
+        for key in preparing.into_iter().map(|(&key, _)| key).collect::<Vec<_>>() {
+            self.cancel(key, Code::CANCELLED, "the client is gone");
+        }
+    }
+
+    /// Refuses a call, after what it may hold has been given back.
+    fn fail(&mut self, key: u64, code: Code, message: &str) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let frame = error_frame(call.stream, code, message);
+        self.release_then(key, frame);
+    }
+
+    /// Answers a call as soon as its container holds nothing any more.
+    fn release_then(&mut self, key: u64, frame: Vec<u8>) {
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        let id = call.id.clone();
+        call.stage = Stage::Releasing(frame);
+        if self.has_lease(&id) { self.release(&id) } else { self.released(&id) }
+    }
+
+    /// A container holds nothing any more: the answers that waited for that go out.
+    pub(super) fn released(&mut self, id: &str) {
+        let waits = |call: &Call| call.id == id && matches!(call.stage, Stage::Releasing(_));
+        let keys: Vec<u64> = self.calls.iter().filter(|(_, call)| waits(call)).map(|(&key, _)| key).collect();
+        for key in keys {
+            if let Some(Call { pair, stage: Stage::Releasing(frame), .. }) = self.calls.remove(&key) {
+                self.answer(pair, &frame);
+            }
+        }
+    }
+
+    fn follow(&mut self, call: Call, request: Vec<u8>) -> Fate {
+        let key = self.key();
+        self.calls.insert(key, call);
+        self.forward(key, &request);
+        Fate::Taken
+    }
+
+    /// Sends a call to the stock shim, on a connection of its own.
+    fn forward(&mut self, key: u64, request: &[u8]) {
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        match super::connect(&self.setup.stock) {
+            Ok(socket) => {
+                let mut forward = Box::new(Forward {
+                    socket,
+                    out: Outbox::default(),
+                    splitter: Splitter::default(),
+                    frame: Vec::new(),
+                });
+                forward.out.push(request);
+                call.stage = Stage::Forwarded(forward);
+                self.pump_forward(key, PollFlags::POLLOUT, &mut []);
+            }
+            Err(error) => {
+                log::warn(&self.setup.bundle, &call.id, format!("cannot connect to the stock shim: {error}"));
+                self.unanswered(key);
+            }
+        }
+    }
+
+    /// Moves a forwarded call on.
+    pub(super) fn pump_forward(&mut self, key: u64, ready: PollFlags, buffer: &mut [u8]) {
+        let Some(Call { stage: Stage::Forwarded(forward), stream, .. }) = self.calls.get_mut(&key) else {
+            return;
+        };
+        let mut broken = forward.out.flush(&forward.socket).is_err();
+        if ready.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+            match read(&forward.socket, buffer) {
+                Some(0) => broken = true,
+                Some(count) => {
+                    if let Some(frame) = forward.feed(&buffer[..count], *stream) {
+                        self.responded(key, frame);
+                        return;
+                    }
+                }
+                None => {}
+            }
+        }
+        if broken {
+            self.unanswered(key);
+        }
+    }
+
+    /// The stock shim has answered a call.
+    fn responded(&mut self, key: u64, frame: Vec<u8>) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let (id, pair, method) = (call.id.clone(), call.pair, call.method);
+        match (method, answer(&frame[HEADER..])) {
+            (Method::Create, Answer::Done(payload)) => {
+                self.calls.remove(&key);
+                self.answer(pair, &frame);
+                if let Some(pid) = created_pid(&payload) {
+                    self.created(&id, pid);
+                }
+            }
+            (Method::Start, outcome) => {
+                self.calls.remove(&key);
+                self.answer(pair, &frame);
+                if let Answer::Done(payload) = outcome
+                    && let Some(pid) = started_pid(&payload)
+                {
+                    self.created(&id, pid);
+                }
+            }
+            // A container that is not there (any more) holds nothing. Whoever learns that it is gone may start
+            // the next one into its room at once.
+            (Method::Create, _) | (Method::Delete, Answer::Done(_) | Answer::NotFound) => {
+                self.release_then(key, frame);
+            }
+            (Method::Delete, Answer::Refused) => {
+                self.calls.remove(&key);
+                self.answer(pair, &frame);
+            }
+        }
+    }
+
+    /// The stock shim closed a call's connection without an answer: it has died, or it gave the call up because
+    /// the client did. What became of the container is not known, so its lease stays until it is deleted, or the
+    /// stock shim's end is seen.
+    fn unanswered(&mut self, key: u64) {
+        let Some(call) = self.calls.remove(&key) else { return };
+        log::warn(&self.setup.bundle, &call.id, "the stock shim did not answer");
+        let frame = error_frame(call.stream, Code::UNAVAILABLE, "fgpu: the stock shim did not answer");
+        self.answer(call.pair, &frame);
+    }
+}
+
+impl Call {
+    fn new(pair: u64, stream: u32, id: String, method: Method) -> Self {
+        Self { pair, stream, id, method, stage: Stage::Releasing(Vec::new()) }
+    }
+
+    fn preparing(pair: u64, stream: u32, id: String, request: Vec<u8>, timeout: Option<Duration>) -> Self {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Self { pair, stream, id, method: Method::Create, stage: Stage::Preparing { request, until } }
+    }
+
+    /// Whether a job reserves for it.
+    pub(super) fn is_preparing(&self) -> bool {
+        matches!(self.stage, Stage::Preparing { .. })
+    }
+}
+
+impl Forward {
+    /// Takes what the stock shim sent. Returns the answer's frame once it is complete.
+    fn feed(&mut self, mut input: &[u8], stream: u32) -> Option<Vec<u8>> {
+        while let Some(piece) = self.splitter.next(&mut input) {
+            match piece {
+                Piece::Head(raw, _) => self.frame = raw.to_vec(),
+                Piece::Body(bytes) => self.frame.extend_from_slice(bytes),
+            }
+            let is_answer =
+                self.frame[4..8] == stream.to_be_bytes() && self.frame[8] == MESSAGE_TYPE_RESPONSE;
+            if self.splitter.at_boundary() && is_answer {
+                return Some(std::mem::take(&mut self.frame));
+            }
+        }
+        None
+    }
+}
+
+/// The gRPC status of an error's code. It decides what containerd's clients take it for: a wrong request is not
+/// to be repeated, a shortage may be. (`timed-out` is no DEADLINE_EXCEEDED, which would read as if containerd
+/// itself had been too slow.)
+fn status_of(code: &str) -> Code {
+    match code {
+        "invalid-request" | "conflict" => Code::INVALID_ARGUMENT,
+        "denied" => Code::PERMISSION_DENIED,
+        "no-capacity" | "fragmented" | "no-mig-placement" | "timed-out" => Code::RESOURCE_EXHAUSTED,
+        "no-gpu" | "too-large" | "gpu-unhealthy" | "driver-error" => Code::FAILED_PRECONDITION,
+        _ => Code::INTERNAL,
+    }
+}

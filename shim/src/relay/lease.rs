@@ -1,0 +1,138 @@
+//! The containers with a grant that this relay has seen created, and the watch over them.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use fgpu_hook::{cgroup_is_empty, cgroup_of};
+use fgpu_spec::Nonce;
+
+use crate::{log, sys};
+
+use super::Relay;
+use super::job::{Job, Purpose};
+
+/// How soon, and at last how often, a cgroup is looked at again that outlived its init.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LATER_LOOK: Duration = Duration::from_secs(1);
+
+/// The container's first process.
+#[derive(Debug)]
+pub(super) struct Init {
+    pub(super) pidfd: OwnedFd,
+    cgroup: Option<String>,
+    pub(super) ended: bool,
+    pub(super) look_at: Option<Instant>,
+    pause: Duration,
+}
+
+/// A grant of ours.
+#[derive(Debug, Default)]
+pub(super) struct Lease {
+    /// `None` while it is being reserved.
+    pub(super) nonce: Option<Nonce>,
+    /// `None` until it is created, or if it cannot be watched; then `Delete` and the reconciler are left.
+    pub(super) init: Option<Init>,
+    /// What is to be done next; one job at a time, so that an activation never comes after the release.
+    queue: VecDeque<Step>,
+    busy: bool,
+    releasing: bool,
+}
+
+#[derive(Debug)]
+enum Step {
+    Activate(i32),
+    Release,
+}
+
+impl Relay {
+    /// The container has a first process: record it and watch it.
+    pub(super) fn created(&mut self, id: &str, pid: i32) {
+        let Some(lease) = self.leases.get_mut(id) else { return };
+        match sys::pidfd_open(pid) {
+            Ok(pidfd) => {
+                let (cgroup, pause) = (cgroup_of(pid), FIRST_LOOK);
+                lease.init = Some(Init { pidfd, cgroup, ended: false, look_at: None, pause });
+            }
+            Err(error) => log::warn(&self.setup.bundle, id, format!("cannot watch process {pid}: {error}")),
+        }
+        lease.queue.push_back(Step::Activate(pid));
+        self.advance(id);
+    }
+
+    /// Whether this relay has a grant, or reserves one, for this container.
+    pub(super) fn has_lease(&self, id: &str) -> bool {
+        self.leases.contains_key(id)
+    }
+
+    /// Looks whether the container's last process has ended, after its first has; then its share is free.
+    pub(super) fn look_after(&mut self, id: &str, now: Instant) {
+        let Some(init) = self.leases.get_mut(id).and_then(|lease| lease.init.as_mut()) else { return };
+        init.ended = true;
+        if init.cgroup.as_deref().is_none_or(cgroup_is_empty) {
+            init.look_at = None;
+            self.release(id);
+        } else {
+            init.look_at = Some(now + init.pause);
+            init.pause = (init.pause * 2).min(LATER_LOOK);
+        }
+    }
+
+    /// Gives the grant back, after whatever is being done for it.
+    pub(super) fn release(&mut self, id: &str) {
+        let Some(lease) = self.leases.get_mut(id) else { return };
+        if !lease.releasing {
+            lease.releasing = true;
+            lease.queue.clear();
+            lease.queue.push_back(Step::Release);
+            self.advance(id);
+        }
+    }
+
+    /// Takes the next step for a lease, unless one is under way.
+    fn advance(&mut self, id: &str) {
+        let Some(lease) = self.leases.get_mut(id).filter(|lease| !lease.busy) else { return };
+        let Some(step) = lease.queue.pop_front() else { return };
+        let nonce = lease.nonce.map(|nonce| nonce.to_string());
+        let (purpose, args) = match (step, &nonce) {
+            (Step::Activate(pid), Some(nonce)) => {
+                let pid = pid.to_string();
+                (Purpose::Activate(id.into()), vec!["-nonce".into(), nonce.clone(), "-pid".into(), pid])
+            }
+            // Nobody activates what has not been reserved.
+            (Step::Activate(_), None) => return,
+            (Step::Release, Some(nonce)) => {
+                (Purpose::Release(id.into()), vec!["-nonce".into(), nonce.clone()])
+            }
+            (Step::Release, None) => {
+                let namespace = self.setup.namespace.clone();
+                (Purpose::Release(id.into()), vec!["-namespace".into(), namespace, "-id".into(), id.into()])
+            }
+        };
+        lease.busy = true;
+        let action = if matches!(purpose, Purpose::Release(_)) { "fgpu-release" } else { "fgpu-activate" };
+        let args: Vec<&str> = args.iter().map(String::as_str).chain([action]).collect();
+        let released = matches!(purpose, Purpose::Release(_));
+        match Job::spawn(&self.setup, purpose, &args, None) {
+            Ok(job) => {
+                let key = self.key();
+                self.jobs.insert(key, job);
+            }
+            Err(error) => {
+                log::warn(&self.setup.bundle, id, format!("cannot run {action}: {error}"));
+                self.stepped(id, released);
+            }
+        }
+    }
+
+    /// A step for a lease is done, well or badly: what went wrong is in the log and left to the reconciler.
+    pub(super) fn stepped(&mut self, id: &str, released: bool) {
+        if released {
+            self.leases.remove(id);
+            self.released(id);
+        } else if let Some(lease) = self.leases.get_mut(id) {
+            lease.busy = false;
+            self.advance(id);
+        }
+    }
+}
