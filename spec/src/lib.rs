@@ -19,7 +19,8 @@ pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
 pub use plan::{Mount, Node, Plan, Poststop};
 pub use request::{
-    Defaults, Filter, Isolation, MemoryAsk, Policy, Request, annotations_from_env, container_name, is_sandbox,
+    Defaults, Filter, Isolation, MemoryAsk, Policy, Request, annotations_from_env, container_name,
+    is_sandbox, parse_memory, parse_wait,
 };
 pub use show::shown;
 

@@ -396,5 +396,21 @@ fn wait(asked: &Asked<'_>, defaults: &Defaults, notes: &mut Vec<String>) -> Resu
     Ok(defaults.wait_max)
 }
 
+/// Parses a size of the node's configuration with the grammar of `fgpu/memory`; `0` is allowed here. In bytes.
+///
+/// # Errors
+/// Why the text is no size, as the rest of a sentence about it.
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { number::memory(text).map(|(bytes, _)| bytes) }
+}
+
+/// Parses a duration of the node's configuration with the grammar of `fgpu/wait`.
+///
+/// # Errors
+/// Why the text is no duration, as the rest of a sentence about it.
+pub fn parse_wait(text: &str) -> Result<Duration, String> {
+    word::wait(text)
+}
+
 #[cfg(test)]
 mod tests;

@@ -212,16 +212,22 @@ fn unknown(full: &str, name: &str) -> Error {
     Error::new(Code::InvalidRequest, message)
 }
 
-/// The known key that is most like `name`. One that contains the other comes before one that is merely
-/// similar: `gpu-memory` and `mem` are both memory.
+/// The known key that is most like `name`: few edits apart, with a long piece in common, which is what finds
+/// memory in `gpumem`.
 fn nearest(name: &str) -> &'static str {
-    // Longer than any key can be mistyped, and the distance takes time by its length.
+    // Longer than any key can be mistyped, and both measures take time by its length.
     let name: String = name.chars().take(32).flat_map(char::to_lowercase).collect();
-    let rank = |known: &str| {
-        let contained = name.len() >= 3 && (known.contains(&*name) || name.contains(known));
-        (!contained, distance(&name, known))
+    let unlikeness = |known: &str| {
+        distance(&name, known) as isize - longest_common(name.as_bytes(), known.as_bytes()) as isize
     };
-    Key::ALL.iter().map(|(known, _)| *known).min_by_key(|known| rank(known)).unwrap_or("fraction")
+    Key::ALL.iter().map(|(known, _)| *known).min_by_key(|known| unlikeness(known)).unwrap_or("fraction")
+}
+
+/// Length of the longest piece that both have.
+fn longest_common(one: &[u8], other: &[u8]) -> usize {
+    let starts = (0..one.len()).flat_map(|a| (0..other.len()).map(move |b| (a, b)));
+    let common = |(a, b)| one[a..].iter().zip(&other[b..]).take_while(|(x, y)| x == y).count();
+    starts.map(common).max().unwrap_or(0)
 }
 
 /// Edit distance: insertions, deletions, replacements and swaps of neighbours.
@@ -314,6 +320,9 @@ mod tests {
             ("migs", "mig"),
             ("devices", "device"),
             ("ower", "owner"),
+            ("fration", "fraction"),
+            ("cout", "count"),
+            ("polcy", "policy"),
             ("", "mig"),
         ] {
             assert_eq!(nearest(wrong), right, "{wrong}");

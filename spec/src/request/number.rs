@@ -3,6 +3,8 @@
 /// A whole GPU in parts per million.
 pub(super) const WHOLE: u32 = 1_000_000;
 
+const MILLION: u128 = WHOLE as u128;
+
 /// The smallest memory that can be asked for, in bytes; grants are multiples of it.
 const MIB: u64 = 1 << 20;
 
@@ -21,8 +23,9 @@ enum Trouble {
     NotDecimal,
 }
 
-/// `text` times 10^`places`: digits with at most `places` more after a point, nothing else.
-fn decimal(text: &str, places: u32) -> Result<u64, Trouble> {
+/// `text` times 10^`places`: digits with at most `places` more after a point, nothing else. At most 2^64
+/// times a million, so that the callers' products fit their type.
+fn decimal(text: &str, places: u32) -> Result<u128, Trouble> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if text.is_empty() {
         return Err(Trouble::Empty);
@@ -47,7 +50,8 @@ fn decimal(text: &str, places: u32) -> Result<u64, Trouble> {
         .bytes()
         .chain(fraction.bytes())
         .chain(zeros)
-        .try_fold(0u64, |value, byte| value.checked_mul(10)?.checked_add(u64::from(byte - b'0')))
+        .try_fold(0u128, |value, byte| value.checked_mul(10)?.checked_add(u128::from(byte - b'0')))
+        .filter(|value| *value <= u128::from(u64::MAX) * MILLION)
         .ok_or(Trouble::TooBig)
 }
 
@@ -74,21 +78,21 @@ fn share(text: &str, what: &str, example: &str, bare_percent: bool) -> Result<(u
         if under == 0 {
             return Err(format!("divides by zero; {right}"));
         }
-        let millionths = u128::from(over) * u128::from(WHOLE);
-        (millionths / u128::from(under), over == 0 || millionths % u128::from(under) == 0)
+        let millionths = over * MILLION;
+        (millionths / under, millionths.is_multiple_of(under))
     } else if let Some(percent) = text.strip_suffix('%') {
         let precise = "a percentage has at most 4 decimals";
         let ppm = decimal(percent, DECIMALS - 2).map_err(|trouble| match trouble {
             Trouble::Empty => refuse(Trouble::NotDecimal, precise),
             other => refuse(other, precise),
         })?;
-        (ppm.into(), true)
+        (ppm, true)
     } else if bare_percent {
         let precise = "a number without % is a whole percentage";
-        (u128::from(decimal(text, 0).map_err(|trouble| refuse(trouble, precise))?) * 10_000, true)
+        (decimal(text, 0).map_err(|trouble| refuse(trouble, precise))? * 10_000, true)
     } else {
         let precise = "a fraction has at most 6 decimals";
-        (decimal(text, DECIMALS).map_err(|trouble| refuse(trouble, precise))?.into(), true)
+        (decimal(text, DECIMALS).map_err(|trouble| refuse(trouble, precise))?, true)
     };
     match u32::try_from(ppm) {
         Ok(0) if exact => Err(format!("is zero; {right}; a container without fgpu/ keys gets no GPU")),
@@ -122,9 +126,11 @@ pub(super) struct Units {
 
 /// `fgpu/units`, where `per_gpu` units are one GPU and at most `most` GPUs may be asked for.
 pub(super) fn units(text: &str, per_gpu: u32, most: u32) -> Result<Units, Reason> {
-    let right = format!("write a number above 0 and at most {}: {per_gpu} units are one GPU on this node", {
-        u64::from(per_gpu) * u64::from(most)
-    });
+    let (per_gpu, most) = (u128::from(per_gpu), u128::from(most));
+    let right = format!(
+        "write a number above 0 and at most {}: {per_gpu} units are one GPU on this node",
+        per_gpu * most
+    );
     let millionths = decimal(text, DECIMALS).map_err(|trouble| match trouble {
         Trouble::Empty => format!("is empty; {right}"),
         Trouble::Negative => format!("is negative; {right}"),
@@ -132,15 +138,15 @@ pub(super) fn units(text: &str, per_gpu: u32, most: u32) -> Result<Units, Reason
         Trouble::TooBig => format!("is above the limit; {right}"),
         Trouble::NotDecimal => format!("is not a number; {right}"),
     })?;
-    let gpu = u64::from(per_gpu) * u64::from(WHOLE);
+    let gpu = per_gpu * MILLION;
     if millionths == 0 {
         return Err(format!("is zero; {right}; a container without fgpu/ keys gets no GPU"));
     }
-    if millionths > gpu * u64::from(most) {
+    if millionths > gpu * most {
         return Err(format!("is above the limit of {most} GPUs; {right}"));
     }
     if millionths >= gpu {
-        if millionths % gpu != 0 {
+        if !millionths.is_multiple_of(gpu) {
             return Err(format!(
                 "is neither part of one GPU nor a number of whole ones; write less than {per_gpu}, or a \
                  multiple of it, or set fgpu/count to have the same part of several GPUs"
@@ -150,7 +156,7 @@ pub(super) fn units(text: &str, per_gpu: u32, most: u32) -> Result<Units, Reason
         return Ok(Units { count: (millionths / gpu) as u32, ppm: WHOLE, exact: true });
     }
     // Below one GPU, so the quotient is below a million.
-    let (ppm, exact) = ((millionths / u64::from(per_gpu)) as u32, millionths % u64::from(per_gpu) == 0);
+    let (ppm, exact) = ((millionths / per_gpu) as u32, millionths.is_multiple_of(per_gpu));
     if ppm == 0 {
         return Err(format!("is below one millionth of a GPU; {right}"));
     }
@@ -159,7 +165,7 @@ pub(super) fn units(text: &str, per_gpu: u32, most: u32) -> Result<Units, Reason
 
 /// The suffixes of `fgpu/memory`, each a number of bytes. A number alone is bytes, as in Kubernetes and
 /// Docker; that it is at least 1 MiB catches those who mean MiB.
-const SUFFIXES: &[(&str, u64)] = &[
+const SUFFIXES: &[(&str, u128)] = &[
     ("", 1),
     ("B", 1),
     ("Ki", 1 << 10),
@@ -213,8 +219,8 @@ pub(super) fn memory(text: &str) -> Result<(u64, bool), Reason> {
             None => format!("has an unknown unit; {RIGHT}"),
         });
     };
-    let product = u128::from(millionths) * u128::from(*unit);
-    let bytes = u64::try_from(product / u128::from(WHOLE)).map_err(|_| refuse(Trouble::TooBig))?;
+    let product = millionths * unit;
+    let bytes = u64::try_from(product / MILLION).map_err(|_| refuse(Trouble::TooBig))?;
     if millionths == 0 {
         return Err(format!("is zero; {RIGHT}; a container without fgpu/ keys gets no GPU"));
     }
@@ -225,7 +231,7 @@ pub(super) fn memory(text: &str) -> Result<(u64, bool), Reason> {
             format!("is less than 1Mi, the smallest size there is; {RIGHT}")
         });
     }
-    Ok((bytes, product % u128::from(WHOLE) == 0))
+    Ok((bytes, product.is_multiple_of(MILLION)))
 }
 
 /// `fgpu/count`, 1 to `most`.
@@ -235,7 +241,7 @@ pub(super) fn count(text: &str, most: u32) -> Result<u32, Reason> {
         Ok(0) => Err(format!(
             "is zero; {right} (only CONTAINER.fgpu/count may be 0: that container of a pod gets no GPU)"
         )),
-        Ok(count) if count <= u64::from(most) => Ok(count as u32),
+        Ok(count) if count <= most.into() => Ok(count as u32),
         Ok(_) | Err(Trouble::TooBig) => Err(format!("is above the limit; {right}")),
         Err(Trouble::Negative) => Err(format!("is negative; {right}")),
         Err(Trouble::Empty) => Err(format!("is empty; {right}")),
@@ -289,7 +295,8 @@ mod tests {
             ("12.34567%", "at most 4 decimals"),
             ("1/0", "divides by zero"),
             ("1/9999999999", "below one millionth"),
-            ("1/99999999999999999999", "too big"),
+            ("1/99999999999999999999", "below one millionth"),
+            ("1/99999999999999999999999999999999999999999", "too big"),
             ("half", "is not a fraction"),
             (".5", "is not a fraction"),
             ("1.", "is not a fraction"),

@@ -223,6 +223,72 @@ fn errors_of_an_override_name_it() {
     assert_eq!(parse_in("db", &[("web.fgpu/fracton", "2")]), Ok(None));
 }
 
+mod tables {
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+    struct Row {
+        annotations: BTreeMap<String, String>,
+        container: Option<String>,
+        units_per_gpu: Option<u32>,
+        #[serde(default)]
+        allow_none: bool,
+        code: Option<String>,
+        word: Option<String>,
+        count: Option<u32>,
+        memory: Option<u64>,
+        memory_ppm: Option<u32>,
+        cores_ppm: Option<u32>,
+    }
+
+    impl Row {
+        fn parse(&self) -> Result<Option<Request>, Error> {
+            let defaults =
+                Defaults { units_per_gpu: self.units_per_gpu, allow_none: self.allow_none, ..open() };
+            Request::parse(&self.annotations, self.container.as_deref(), &defaults)
+        }
+    }
+
+    #[test]
+    fn malformed() {
+        let rows: Vec<Row> = serde_json::from_str(include_str!("../../testdata/malformed.json")).unwrap();
+        assert!(rows.len() >= 80);
+        for row in rows {
+            let name = format!("{:?} of {:?}", row.annotations, row.container);
+            let error = match row.parse() {
+                Err(error) => error,
+                Ok(request) => panic!("{name}: gave {request:?}"),
+            };
+            assert_eq!(error.code.as_str(), row.code.unwrap(), "{name}: {error}");
+            assert!(error.message.contains(&row.word.unwrap()), "{name}: {error}");
+            // The key is named, the reason is more than the key, and there is one line of it.
+            assert!(error.message.contains("fgpu/"), "{name}: {error}");
+            assert!(error.message.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn valid() {
+        let rows: Vec<Row> = serde_json::from_str(include_str!("../../testdata/valid.json")).unwrap();
+        for row in rows {
+            let name = format!("{:?} of {:?}", row.annotations, row.container);
+            let request = row.parse().unwrap_or_else(|error| panic!("{name}: {error}"));
+            let Some(request) = request else {
+                assert_eq!(row.count, Some(0), "{name}");
+                continue;
+            };
+            let memory = match request.memory {
+                MemoryAsk::Bytes(bytes) => (Some(bytes), None),
+                MemoryAsk::Ppm(ppm) => (None, Some(ppm)),
+            };
+            assert_eq!(Some(request.count), row.count, "{name}");
+            assert_eq!(memory, (row.memory, row.memory_ppm), "{name}");
+            assert_eq!(Some(request.cores_ppm), row.cores_ppm, "{name}");
+        }
+    }
+}
+
 mod properties {
     use proptest::prelude::*;
 
