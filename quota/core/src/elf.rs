@@ -1,0 +1,298 @@
+//! Finds symbols in a loaded library by reading its tables.
+//!
+//! Not `dlsym`: other tools replace it, before glibc 2.34 it is in another library, it takes locks, and
+//! through the application's scope it would find us. `dl_iterate_phdr` is in libc everywhere.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+/// A library that is loaded for good: ours needs it, and ours is never unloaded.
+#[derive(Clone, Copy)]
+pub struct Loaded {
+    base: usize,
+    symbols: *const Symbol,
+    strings: *const c_char,
+    gnu_hash: *const u32,
+    hash: *const u32,
+    versions: *const u16,
+}
+
+#[repr(C)]
+struct ObjectInfo {
+    base: usize,
+    name: *const c_char,
+    headers: *const Header,
+    count: u16,
+}
+
+#[repr(C)]
+struct Header {
+    kind: u32,
+    flags: u32,
+    offset: u64,
+    address: u64,
+    physical: u64,
+    file_size: u64,
+    memory_size: u64,
+    align: u64,
+}
+
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: usize,
+}
+
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: usize,
+    size: u64,
+}
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const DT_NULL: i64 = 0;
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_SONAME: i64 = 14;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_VERSYM: i64 = 0x6fff_fff0;
+const STT_NOTYPE: u8 = 0;
+const STT_FUNC: u8 = 2;
+/// Of an entry of `DT_VERSYM`: not the version to take when none is asked for.
+const HIDDEN: u16 = 0x8000;
+
+unsafe extern "C" {
+    fn dl_iterate_phdr(
+        callback: unsafe extern "C" fn(*const ObjectInfo, usize, *mut c_void) -> c_int,
+        data: *mut c_void,
+    ) -> c_int;
+}
+
+struct Search<'a> {
+    path: &'a str,
+    soname: &'a str,
+    /// An address in our own library, which bears the same SONAME.
+    ours: usize,
+    by_path: Option<Loaded>,
+    by_soname: Option<Loaded>,
+}
+
+/// Finds the loaded library whose path is `path`; failing that, the one that has `soname` and is not ours.
+/// `ours`: an address in our own library.
+pub fn find(path: &str, soname: &str, ours: usize) -> Option<Loaded> {
+    let mut search = Search { path, soname, ours, by_path: None, by_soname: None };
+    // SAFETY: the callback gets our `Search` back, during this call.
+    unsafe { dl_iterate_phdr(visit, (&raw mut search).cast()) };
+    search.by_path.or(search.by_soname)
+}
+
+unsafe extern "C" fn visit(object: *const ObjectInfo, _size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: `find` passes a `Search`, the loader a filled structure of which these fields are the oldest.
+    let (object, search) = unsafe { (&*object, &mut *search.cast::<Search>()) };
+    if object.headers.is_null() || object.name.is_null() {
+        return 0;
+    }
+    // SAFETY: the loader's program headers of a loaded object, `count` of them.
+    let headers = unsafe { core::slice::from_raw_parts(object.headers, usize::from(object.count)) };
+    let holds_us = headers.iter().any(|header| {
+        let start = object.base.wrapping_add(header.address as usize);
+        header.kind == PT_LOAD && search.ours.wrapping_sub(start) < header.memory_size as usize
+    });
+    let Some(dynamic) = headers.iter().find(|header| header.kind == PT_DYNAMIC).filter(|_| !holds_us) else {
+        return 0;
+    };
+    let dynamic = object.base.wrapping_add(dynamic.address as usize) as *const Dynamic;
+    // SAFETY: the dynamic section of a loaded object.
+    let Some((loaded, soname)) = (unsafe { read_dynamic(object.base, dynamic) }) else { return 0 };
+    // SAFETY: the loader's name of the object, NUL-terminated.
+    if unsafe { is(object.name, search.path) } {
+        search.by_path = Some(loaded);
+        return 1;
+    }
+    // SAFETY: an offset into the object's own string table.
+    if soname.is_some_and(|offset| unsafe { is(loaded.strings.add(offset), search.soname) }) {
+        search.by_soname = search.by_soname.or(Some(loaded));
+    }
+    0
+}
+
+/// # Safety
+/// `dynamic` is the dynamic section of an object that is loaded at `base`.
+unsafe fn read_dynamic(base: usize, dynamic: *const Dynamic) -> Option<(Loaded, Option<usize>)> {
+    let mut loaded = Loaded {
+        base,
+        symbols: core::ptr::null(),
+        strings: core::ptr::null(),
+        gnu_hash: core::ptr::null(),
+        hash: core::ptr::null(),
+        versions: core::ptr::null(),
+    };
+    let mut soname = None;
+    // glibc has relocated these addresses, musl has not.
+    let address = |value: usize| if value < base { base + value } else { value };
+    let mut at = dynamic;
+    loop {
+        // SAFETY: the section ends with DT_NULL, and we have not passed it.
+        let entry = unsafe { &*at };
+        match entry.tag {
+            DT_NULL => break,
+            DT_SYMTAB => loaded.symbols = address(entry.value) as *const Symbol,
+            DT_STRTAB => loaded.strings = address(entry.value) as *const c_char,
+            DT_GNU_HASH => loaded.gnu_hash = address(entry.value) as *const u32,
+            DT_HASH => loaded.hash = address(entry.value) as *const u32,
+            DT_VERSYM => loaded.versions = address(entry.value) as *const u16,
+            DT_SONAME => soname = Some(entry.value),
+            _ => {}
+        }
+        // SAFETY: not at the end yet.
+        at = unsafe { at.add(1) };
+    }
+    (!loaded.symbols.is_null() && !loaded.strings.is_null()).then_some((loaded, soname))
+}
+
+/// # Safety
+/// `name` is NUL-terminated.
+unsafe fn is(name: *const c_char, text: &str) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(name) }.to_bytes() == text.as_bytes()
+}
+
+impl Loaded {
+    /// Address of the function `name`, if the library exports it.
+    pub fn function(&self, name: &str) -> Option<usize> {
+        // SAFETY: the tables of a loaded library, which the loader has used before us.
+        unsafe {
+            if !self.gnu_hash.is_null() {
+                self.by_gnu_hash(name)
+            } else if !self.hash.is_null() {
+                self.by_hash(name)
+            } else {
+                None
+            }
+        }
+    }
+
+    /// The tables of `DT_GNU_HASH`: counts of buckets, first symbol, words of the filter, its shift; the
+    /// filter, the buckets, and one hash per symbol whose lowest bit ends a chain.
+    unsafe fn by_gnu_hash(&self, name: &str) -> Option<usize> {
+        let wanted =
+            name.bytes().fold(5381u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
+        // SAFETY: the table starts with four words, then come as many filter words and buckets as they say,
+        // then the chains, which end within the table.
+        unsafe {
+            let (buckets, first, filter_words) =
+                (*self.gnu_hash, *self.gnu_hash.add(1), *self.gnu_hash.add(2) as usize);
+            if buckets == 0 {
+                return None;
+            }
+            let bucket_table = self.gnu_hash.add(4 + filter_words * (size_of::<usize>() / 4));
+            let chains = bucket_table.add(buckets as usize);
+            let mut index = *bucket_table.add((wanted % buckets) as usize);
+            if index < first {
+                return None;
+            }
+            loop {
+                let hash = *chains.add((index - first) as usize);
+                if hash | 1 == wanted | 1
+                    && let Some(address) = self.exported(index as usize, name)
+                {
+                    return Some(address);
+                }
+                if hash & 1 == 1 {
+                    return None;
+                }
+                index += 1;
+            }
+        }
+    }
+
+    /// The tables of `DT_HASH`: counts of buckets and of symbols; the buckets, and one link per symbol.
+    unsafe fn by_hash(&self, name: &str) -> Option<usize> {
+        let wanted = name.bytes().fold(0u32, |hash, byte| {
+            let hash = (hash << 4).wrapping_add(u32::from(byte));
+            let high = hash & 0xf000_0000;
+            (hash ^ high >> 24) & !high
+        });
+        // SAFETY: as many buckets and links as the first two words say; 0 ends a chain.
+        unsafe {
+            let buckets = *self.hash;
+            if buckets == 0 {
+                return None;
+            }
+            let links = self.hash.add(2 + buckets as usize);
+            let mut index = *self.hash.add(2 + (wanted % buckets) as usize);
+            while index != 0 {
+                if let Some(address) = self.exported(index as usize, name) {
+                    return Some(address);
+                }
+                index = *links.add(index as usize);
+            }
+        }
+        None
+    }
+
+    /// Address of symbol number `index` if it is a function of that name that the library defines.
+    unsafe fn exported(&self, index: usize, name: &str) -> Option<usize> {
+        // SAFETY: the index comes from the library's hash table, the name's offset from its symbol.
+        unsafe {
+            let symbol = &*self.symbols.add(index);
+            let kind = symbol.info & 0xf;
+            let defined = symbol.section != 0 && symbol.value != 0 && matches!(kind, STT_NOTYPE | STT_FUNC);
+            let current = self.versions.is_null() || *self.versions.add(index) & HIDDEN == 0;
+            (defined && current && is(self.strings.add(symbol.name as usize), name))
+                .then(|| self.base + symbol.value)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use super::*;
+
+    unsafe extern "C" {
+        fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+        fn dladdr(address: *const c_void, info: *mut [*const c_char; 4]) -> c_int;
+    }
+
+    /// libc's path, as the loader knows it.
+    fn libc() -> String {
+        let mut info = [core::ptr::null(); 4];
+        // SAFETY: `Dl_info` is four pointers, the first of them the object's name.
+        assert_ne!(unsafe { dladdr(dlsym as *const c_void, &mut info) }, 0);
+        // SAFETY: set by `dladdr`.
+        unsafe { CStr::from_ptr(info[0]) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn finds_what_the_loader_finds() {
+        let ours = finds_what_the_loader_finds as *const () as usize;
+        let by_path = find(&libc(), "", ours).expect("loaded");
+        let by_soname = find("/nowhere", "libc.so.6", ours).expect("loaded");
+        for name in ["close", "getpid", "unshare", "pthread_cond_wait", "posix_spawn"] {
+            let symbol = CString::new(name).unwrap();
+            // SAFETY: null is the default scope, the name is NUL-terminated.
+            let expected = unsafe { dlsym(core::ptr::null_mut(), symbol.as_ptr()) } as usize;
+            assert_eq!(by_path.function(name), Some(expected), "{name}");
+            assert_eq!(by_soname.function(name), Some(expected), "{name}");
+            if !by_path.hash.is_null() {
+                // SAFETY: the same library's other table.
+                assert_eq!(unsafe { by_path.by_hash(name) }, Some(expected), "{name}");
+            }
+        }
+        assert_eq!(by_path.function("cuMemAlloc_v2"), None);
+    }
+
+    #[test]
+    fn never_finds_the_library_that_asks() {
+        let libc = find(&libc(), "", 0).expect("loaded");
+        let inside = libc.function("close").expect("libc has it");
+        assert!(find("/nowhere", "libc.so.6", inside).is_none());
+    }
+}

@@ -1,0 +1,229 @@
+//! What this process has: its slot in the ledger and what it allocated.
+//!
+//! # Life and death
+//!
+//! A process registers at its first allocation. It opens the ledger, locks the byte of a free slot *for that
+//! open file description*, maps the file through it, tells the kernel that the mapping is not for forked
+//! children (`MADV_DONTFORK`) and closes the descriptor. From then on the mapping alone keeps the lock:
+//!
+//! - exit, a signal, exec: the address space goes, and with it the mapping and the lock;
+//! - `closefrom`, or an application that closes numbers it does not know: nothing happens, there is no number;
+//! - other openings of the ledger in this process, by the NVML library for one: nothing happens when they
+//!   are closed, unlike with the classic locks of POSIX;
+//! - fork: the child has neither the mapping nor the lock, so the parent's death shows although it lives.
+//!
+//! All that is only true of one process is in one page that the kernel wipes in a forked child
+//! (`MADV_WIPEONFORK`), locks included: a child finds zeros and registers by itself when it allocates. No
+//! system call is needed to tell parent from child.
+//!
+//! One gap: a thread that forks while another is between opening and closing the ledger gives the child a
+//! descriptor that keeps the lock, until the child execs or ends. Within one pid namespace the pid decides
+//! then ([`fgpu_wire::ledger`]); else the parent's memory counts until the child ends. Never is it
+//! under-counted.
+
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use fgpu_wire::LEDGER_PATH;
+use fgpu_wire::ledger::{self, Ledger, MAX_SLOTS, Owner};
+use fgpu_wire::limits::{Page, UNLIMITED};
+
+use crate::allocations::Allocations;
+use crate::files;
+use crate::kernel::{self, System};
+use crate::message::Refusal;
+use crate::mutex::Mutex;
+use crate::size;
+use crate::sys::{self, File, InChild};
+
+/// The page that is wiped at fork. All zeros is a process that has not registered.
+static PAGE: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Device ordinals that are remembered; CUDA has no more GPUs than that in one process.
+const DEVICES: usize = 64;
+
+/// This process's account.
+#[repr(C)]
+pub struct Process {
+    /// 1 when all below is set.
+    ready: AtomicU32,
+    registering: Mutex,
+    ledger: AtomicPtr<Ledger>,
+    limits: AtomicPtr<Page>,
+    slot: AtomicU32,
+    generation: AtomicU32,
+    namespace: AtomicU64,
+    /// By CUDA ordinal, the GPU's number in the grant plus 1; 0: not known yet. CUDA_VISIBLE_DEVICES may
+    /// reorder, so the ordinal alone says nothing.
+    devices: [AtomicU8; DEVICES],
+    /// What was allocated and not yet freed.
+    pub allocations: Allocations,
+}
+
+/// What a GPU's memory looks like from inside the container, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// The limit; [`UNLIMITED`] if there is none.
+    pub limit: u64,
+    /// In use by all processes of the container.
+    pub used: u64,
+}
+
+impl Process {
+    /// This process's account, registered at the first call.
+    #[inline]
+    pub fn current() -> Result<&'static Self, Refusal> {
+        match Self::registered() {
+            Some(process) => Ok(process),
+            None => Self::register(),
+        }
+    }
+
+    /// This process's account if it has registered: who has not, has allocated nothing.
+    #[inline]
+    pub fn registered() -> Option<&'static Self> {
+        // SAFETY: a published page stays mapped for good; it is zeros or what this process wrote.
+        let process = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
+        (process.ready.load(Ordering::Acquire) == 1).then_some(process)
+    }
+
+    #[cold]
+    fn register() -> Result<&'static Self, Refusal> {
+        let limits = files::limits()?;
+        let process = page()?;
+        let _registering = process.registering.lock();
+        if process.ready.load(Ordering::Acquire) == 1 {
+            return Ok(process);
+        }
+        let namespace = kernel::namespace();
+        let (ledger, slot) = take_slot(limits)?;
+        let owner = ledger.register(slot, sys::pid(), &System::new(namespace)).ok_or(Refusal::Ledger)?;
+        process.ledger.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Relaxed);
+        process.limits.store(core::ptr::from_ref(limits).cast_mut(), Ordering::Relaxed);
+        process.slot.store(owner.slot as u32, Ordering::Relaxed);
+        process.generation.store(owner.generation, Ordering::Relaxed);
+        process.namespace.store(namespace, Ordering::Relaxed);
+        process.ready.store(1, Ordering::Release);
+        Ok(process)
+    }
+
+    fn ledger(&self) -> &'static Ledger {
+        // SAFETY: set before `ready`, and mapped for good.
+        unsafe { &*self.ledger.load(Ordering::Relaxed) }
+    }
+
+    /// The grant.
+    pub fn limits(&self) -> &'static Page {
+        // SAFETY: set before `ready`, and mapped for good.
+        unsafe { &*self.limits.load(Ordering::Relaxed) }
+    }
+
+    fn owner(&self) -> Owner {
+        Owner {
+            slot: self.slot.load(Ordering::Relaxed) as usize,
+            generation: self.generation.load(Ordering::Relaxed),
+        }
+    }
+
+    fn system(&self) -> System {
+        System::new(self.namespace.load(Ordering::Relaxed))
+    }
+
+    /// Reserves for an allocation of `bytes` on GPU number `gpu` of the grant; gives what it counts for, to
+    /// be [released](Self::release) once. `None`: out of memory.
+    pub fn reserve(&self, gpu: usize, bytes: u64) -> Option<u64> {
+        let (least, most) = size::of(bytes);
+        let limit = self.limits().memory(gpu);
+        self.ledger().reserve(self.owner(), gpu, least, most, limit, &self.system())
+    }
+
+    /// Gives back what [`reserve`](Self::reserve) gave.
+    pub fn release(&self, gpu: usize, bytes: u64) {
+        self.ledger().release(self.owner(), gpu, bytes, &self.system());
+    }
+
+    /// Limit and use of GPU number `gpu` of the grant, the dead not counted.
+    pub fn memory(&self, gpu: usize) -> Memory {
+        self.ledger().reap(self.owner(), &self.system());
+        Memory { limit: self.limits().memory(gpu), used: self.ledger().total(gpu) }
+    }
+
+    /// The number in the grant of a CUDA device, if it was [remembered](Self::remember_device).
+    #[inline]
+    pub fn device(&self, ordinal: i32) -> Option<usize> {
+        let device = self.devices.get(usize::try_from(ordinal).ok()?)?;
+        usize::from(device.load(Ordering::Relaxed)).checked_sub(1)
+    }
+
+    /// Remembers the number in the grant of a CUDA device.
+    pub fn remember_device(&self, ordinal: i32, gpu: usize) {
+        if let Some(device) = usize::try_from(ordinal).ok().and_then(|ordinal| self.devices.get(ordinal)) {
+            device.store(gpu as u8 + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Memory {
+    /// What is left under the limit; `None` if there is none.
+    pub fn free(&self) -> Option<u64> {
+        (self.limit != UNLIMITED).then(|| self.limit.saturating_sub(self.used))
+    }
+}
+
+/// The wiped-at-fork page, made at the first call.
+fn page() -> Result<&'static Process, Refusal> {
+    const { assert!(size_of::<Process>() <= 4096) };
+    // SAFETY: a published page stays mapped for good.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
+        return Ok(page);
+    }
+    let at = sys::map_zeros(size_of::<Process>()).map_err(|_| Refusal::Kernel)?;
+    if sys::at_fork(at, size_of::<Process>(), InChild::Zeros).is_err() {
+        // SAFETY: nobody has seen it.
+        unsafe { sys::unmap(at, size_of::<Process>()) };
+        return Err(Refusal::Kernel);
+    }
+    let mine: *mut Process = at.cast().as_ptr();
+    let published =
+        match PAGE.compare_exchange(core::ptr::null_mut(), mine, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => mine,
+            Err(theirs) => {
+                // SAFETY: nobody has seen ours.
+                unsafe { sys::unmap(at, size_of::<Process>()) };
+                theirs
+            }
+        };
+    // SAFETY: published, so mapped for good; zeros are a valid `Process`.
+    Ok(unsafe { &*published })
+}
+
+/// Takes a slot: locks its byte, and leaves the lock to the mapping.
+fn take_slot(limits: &Page) -> Result<(&'static Ledger, usize), Refusal> {
+    let file = File::open(LEDGER_PATH, true).map_err(|_| Refusal::Ledger)?;
+    if file.size().is_ok_and(|size| size < ledger::SIZE) {
+        return Err(Refusal::Ledger);
+    }
+    let at = file.map(ledger::SIZE, true).map_err(|_| Refusal::Kernel)?;
+    // SAFETY: mapped for good unless unmapped below, of the right size, every bit pattern is a `Ledger`.
+    let ledger: &'static Ledger = unsafe { at.cast().as_ref() };
+    let taken = if sys::at_fork(at, ledger::SIZE, InChild::Absent).is_err() {
+        Err(Refusal::Kernel)
+    } else if !ledger.is_valid(&limits.nonce()) {
+        Err(Refusal::Ledger)
+    } else {
+        lock_some_byte(&file)
+    };
+    if taken.is_err() {
+        // SAFETY: nothing but `ledger` refers to it, and that is not used again.
+        unsafe { sys::unmap(at, ledger::SIZE) };
+    }
+    taken.map(|slot| (ledger, slot))
+}
+
+fn lock_some_byte(file: &File) -> Result<usize, Refusal> {
+    for slot in 0..MAX_SLOTS {
+        if file.lock_byte(slot).map_err(|_| Refusal::Kernel)? {
+            return Ok(slot);
+        }
+    }
+    Err(Refusal::Full)
+}

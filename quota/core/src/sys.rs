@@ -1,0 +1,217 @@
+//! The system calls that we make, by themselves: no libc, whose versions differ from image to image, and no
+//! wrapper that some other preloaded library has replaced.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU32;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
+
+const AT_FDCWD: usize = -100isize as usize;
+const O_RDWR: usize = 2;
+const O_CLOEXEC: usize = 0o2000000;
+const SEEK_END: usize = 2;
+const PROT_READ: usize = 1;
+const PROT_WRITE: usize = 2;
+const MAP_SHARED: usize = 1;
+const MAP_PRIVATE: usize = 2;
+const MAP_ANONYMOUS: usize = 0x20;
+const F_OFD_GETLK: usize = 36;
+const F_OFD_SETLK: usize = 37;
+const F_WRLCK: i16 = 1;
+const F_UNLCK: i16 = 2;
+const FUTEX_WAIT_PRIVATE: usize = 128;
+const FUTEX_WAKE_PRIVATE: usize = 129;
+const ESRCH: i32 = 3;
+const EAGAIN: i32 = 11;
+const EACCES: i32 = 13;
+const ENAMETOOLONG: i32 = 36;
+
+/// What the kernel answered instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// # Safety
+/// As the kernel's: the arguments must not let it write where it must not.
+unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { arch::call(number, arguments) };
+    if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// An open file, closed when dropped.
+#[derive(Debug)]
+pub struct File(usize);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours; nobody else got its number from us.
+        let _ = unsafe { call(arch::CLOSE, [self.0, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// `struct flock` of the 64-bit ABIs.
+#[repr(C)]
+struct Flock {
+    kind: i16,
+    whence: i16,
+    start: i64,
+    length: i64,
+    /// Must be 0 for locks of open file descriptions.
+    pid: i32,
+}
+
+impl File {
+    /// Opens a file for reading, or also for writing; closed at exec.
+    pub fn open(path: &str, writable: bool) -> Result<Self, Errno> {
+        let mut buffer = [0u8; 128];
+        let Some(room) = buffer.get_mut(..path.len()).filter(|room| room.len() < 128) else {
+            return Err(Errno(ENAMETOOLONG));
+        };
+        room.copy_from_slice(path.as_bytes());
+        let flags = O_CLOEXEC | if writable { O_RDWR } else { 0 };
+        // SAFETY: the path is NUL-terminated: it is shorter than the zeroed buffer.
+        unsafe { call(arch::OPENAT, [AT_FDCWD, buffer.as_ptr() as usize, flags, 0, 0, 0]) }.map(Self)
+    }
+
+    /// Length, bytes.
+    pub fn size(&self) -> Result<usize, Errno> {
+        // SAFETY: touches no memory.
+        unsafe { call(arch::LSEEK, [self.0, 0, SEEK_END, 0, 0, 0]) }
+    }
+
+    /// Reads from where the last read ended; gives the number of bytes.
+    pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        // SAFETY: the kernel writes into the buffer and not past it.
+        unsafe { call(arch::READ, [self.0, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
+    }
+
+    /// Maps the first `length` bytes, shared with whoever else maps them.
+    pub fn map(&self, length: usize, writable: bool) -> Result<NonNull<u8>, Errno> {
+        let protection = PROT_READ | if writable { PROT_WRITE } else { 0 };
+        map(length, protection, MAP_SHARED, self.0)
+    }
+
+    /// Locks byte `at` for this open file description; `false` if another one has it locked. The lock ends
+    /// when the last descriptor *and the last mapping* made from this opening are gone.
+    pub fn lock_byte(&self, at: usize) -> Result<bool, Errno> {
+        let lock = Flock { kind: F_WRLCK, whence: 0, start: at as i64, length: 1, pid: 0 };
+        // SAFETY: the kernel reads the structure.
+        match unsafe { call(arch::FCNTL, [self.0, F_OFD_SETLK, &raw const lock as usize, 0, 0, 0]) } {
+            Ok(_) => Ok(true),
+            Err(Errno(EAGAIN | EACCES)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether any other open file description has byte `at` locked, this process's own among them.
+    pub fn is_byte_locked(&self, at: usize) -> Result<bool, Errno> {
+        let mut lock = Flock { kind: F_WRLCK, whence: 0, start: at as i64, length: 1, pid: 0 };
+        // SAFETY: the kernel reads and writes the structure.
+        unsafe { call(arch::FCNTL, [self.0, F_OFD_GETLK, &raw mut lock as usize, 0, 0, 0]) }?;
+        Ok(lock.kind != F_UNLCK)
+    }
+}
+
+/// Maps `length` bytes of zeros, private to this process.
+pub fn map_zeros(length: usize) -> Result<NonNull<u8>, Errno> {
+    map(length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, usize::MAX)
+}
+
+fn map(length: usize, protection: usize, flags: usize, file: usize) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: without MAP_FIXED a mapping goes where nothing is.
+    let address = unsafe { call(arch::MMAP, [0, length, protection, flags, file, 0]) }?;
+    NonNull::new(address as *mut u8).ok_or(Errno(0))
+}
+
+/// Takes a mapping away.
+///
+/// # Safety
+/// The range is a whole mapping from this module and nothing refers into it any more.
+pub unsafe fn unmap(at: NonNull<u8>, length: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { call(arch::MUNMAP, [at.as_ptr() as usize, length, 0, 0, 0, 0]) };
+}
+
+/// What becomes of a mapping in a forked child.
+#[derive(Debug, Clone, Copy)]
+pub enum InChild {
+    /// It is not there (`MADV_DONTFORK`).
+    Absent = 10,
+    /// It is all zeros (`MADV_WIPEONFORK`, Linux 4.14; private mappings only).
+    Zeros = 18,
+}
+
+/// Says what becomes of a mapping in a forked child.
+pub fn at_fork(at: NonNull<u8>, length: usize, then: InChild) -> Result<(), Errno> {
+    // SAFETY: neither advice changes memory of this process.
+    unsafe { call(arch::MADVISE, [at.as_ptr() as usize, length, then as usize, 0, 0, 0]) }.map(drop)
+}
+
+/// This process's pid, in its own pid namespace.
+pub fn pid() -> u32 {
+    // SAFETY: touches no memory.
+    unsafe { call(arch::GETPID, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Whether certainly no process of this pid namespace has this pid.
+pub fn is_gone(pid: u32) -> bool {
+    // SAFETY: signal 0 is none.
+    let answer = unsafe { call(arch::KILL, [pid as usize, 0, 0, 0, 0, 0]) };
+    answer == Err(Errno(ESRCH))
+}
+
+/// Reads where a symbolic link leads; `path` ends with a NUL.
+pub fn read_link<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let arguments = [AT_FDCWD, path.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0];
+    // SAFETY: the kernel writes into the buffer and not past it.
+    let length = unsafe { call(arch::READLINKAT, arguments) }?;
+    Ok(buffer.get(..length).unwrap_or_default())
+}
+
+/// Writes to the standard error, once; what does not fit in is lost.
+pub fn write_error(text: &[u8]) {
+    // SAFETY: the kernel reads the text.
+    let _ = unsafe { call(arch::WRITE, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
+}
+
+/// Sleeps while `word` is `value`, until woken or for no reason.
+pub fn futex_wait(word: &AtomicU32, value: u32) {
+    let arguments = [word.as_ptr() as usize, FUTEX_WAIT_PRIVATE, value as usize, 0, 0, 0];
+    // SAFETY: the kernel reads the word; no timeout is given.
+    let _ = unsafe { call(arch::FUTEX, arguments) };
+}
+
+/// Wakes one thread that sleeps on `word`.
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the kernel uses the address as a name only.
+    let _ = unsafe { call(arch::FUTEX, [word.as_ptr() as usize, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]) };
+}
+
+/// Lets others run first.
+pub fn yield_now() {
+    // SAFETY: touches no memory.
+    let _ = unsafe { call(arch::SCHED_YIELD, [0; 6]) };
+}
+
+/// Sleeps.
+pub fn sleep(microseconds: u32) {
+    let time = [0i64, i64::from(microseconds) * 1000];
+    // SAFETY: the kernel reads a `struct timespec`: seconds and nanoseconds.
+    let _ = unsafe { call(arch::NANOSLEEP, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Ends the process as `abort` would be seen by a shell.
+pub fn abort() -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { call(arch::EXIT_GROUP, [134, 0, 0, 0, 0, 0]) };
+    }
+}

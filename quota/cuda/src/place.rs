@@ -1,0 +1,66 @@
+//! Which GPU of the grant a call is about.
+
+use core::ptr::null_mut;
+
+use fgpu_quota_core::message::Refusal;
+use fgpu_quota_core::process::Process;
+use fgpu_wire::limits::Page;
+
+use crate::driver::{Device, LAST_SPECIAL_STREAM, OUT_OF_MEMORY, Result, SUCCESS, Stream};
+use crate::wrapped::real;
+
+/// The grant's number of the current context's device. The error is the driver's own: without a context the
+/// call that asks would fail with the same.
+pub(crate) fn of_context(process: &Process) -> core::result::Result<usize, Result> {
+    let mut device = 0;
+    // SAFETY: the driver writes the device.
+    match unsafe { real::cuCtxGetDevice(&raw mut device) } {
+        SUCCESS => of_device(process, device),
+        error => Err(error),
+    }
+}
+
+/// The grant's number of a device, remembered after the first time.
+pub(crate) fn of_device(process: &Process, device: Device) -> core::result::Result<usize, Result> {
+    if let Some(gpu) = process.device(device) {
+        return Ok(gpu);
+    }
+    let gpu = in_grant(process.limits(), device)?;
+    process.remember_device(device, gpu);
+    Ok(gpu)
+}
+
+/// The grant's number of a device, by its UUID. A GPU that is not in the grant has no memory.
+pub(crate) fn in_grant(limits: &Page, device: Device) -> core::result::Result<usize, Result> {
+    let mut uuid = [0; 16];
+    // SAFETY: the driver writes 16 bytes.
+    match unsafe { real::cuDeviceGetUuid(&raw mut uuid, device) } {
+        SUCCESS => limits.find(&uuid).ok_or_else(|| {
+            Refusal::Foreign.say();
+            OUT_OF_MEMORY
+        }),
+        error => Err(error),
+    }
+}
+
+/// The grant's number of a stream's device, which is where stream-ordered memory comes from, whatever the
+/// current context.
+pub(crate) fn of_stream(process: &Process, stream: Stream) -> core::result::Result<usize, Result> {
+    if stream as usize <= LAST_SPECIAL_STREAM {
+        return of_context(process);
+    }
+    let (mut context, mut current) = (null_mut(), null_mut());
+    // SAFETY: the stream is the application's argument for the driver; the driver writes the contexts.
+    let known = unsafe {
+        real::cuStreamGetCtx(stream, &raw mut context) == SUCCESS
+            && real::cuCtxGetCurrent(&raw mut current) == SUCCESS
+    };
+    // SAFETY: the context is the stream's, as the driver gave it; it is taken off again below.
+    if !known || context == current || unsafe { real::cuCtxPushCurrent_v2(context) } != SUCCESS {
+        return of_context(process);
+    }
+    let gpu = of_context(process);
+    // SAFETY: takes off what was pushed.
+    unsafe { real::cuCtxPopCurrent_v2(&raw mut context) };
+    gpu
+}

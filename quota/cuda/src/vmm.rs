@@ -1,0 +1,195 @@
+//! The virtual memory management: memory behind handles.
+//!
+//! The memory that `cuMemCreate` makes lives as long as its handle has references *or* any of it is mapped;
+//! frameworks release the handle right after mapping it. So the memory has an entry of its own, a block, with
+//! two counts, and is given back when both are 0:
+//!
+//! ```text
+//!   Handle h  ──link──▶ Block b { references: 1, mappings: 2 } ◀──link── Mapping at p
+//!                                                              ◀──link── Mapping at q
+//! ```
+//!
+//! What we have no entry for (an imported handle, say) passes through: who created it counts it.
+
+use core::ffi::c_ulonglong;
+
+use fgpu_quota_core::allocations::{Entry, Kind, Table};
+use fgpu_quota_core::process::Process;
+
+use crate::driver::{Address, AllocationProperties, Handle, ON_DEVICE, Pointer, Result, SUCCESS};
+use crate::memory::Reserved;
+use crate::place;
+use crate::wrapped::real;
+
+/// In a block's `link`: the handle's references in the low half, mappings in the high one.
+const REFERENCE: u64 = 1;
+const MAPPING: u64 = 1 << 32;
+
+/// # Safety
+/// As `cuMemCreate`.
+pub(crate) unsafe fn create(
+    handle: *mut Handle,
+    bytes: usize,
+    properties: *const AllocationProperties,
+    flags: c_ulonglong,
+) -> Result {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::cuMemCreate(handle, bytes, properties, flags) };
+    // SAFETY: null, or the application's structure, whose location is where it has always been.
+    let location = unsafe { properties.as_ref() }.map(|properties| properties.location);
+    let Some(location) = location.filter(|location| location.kind == ON_DEVICE) else { return call() };
+    if bytes == 0 || handle.is_null() {
+        return call();
+    }
+    let reserved = match Reserved::new(bytes as u64, |process| place::of_device(process, location.id)) {
+        Ok(reserved) => reserved,
+        Err(error) => return error,
+    };
+    let result = call();
+    if result != SUCCESS {
+        reserved.give_back();
+        return result;
+    }
+    // SAFETY: written by the driver, which succeeded.
+    let handle = unsafe { *handle };
+    let mut table = reserved.process().allocations.lock();
+    let block = table.new_block();
+    let gpu = reserved.gpu as u32;
+    // If there is no memory for the entries, the allocation counts until the process ends.
+    if table.insert(Entry { key: block, kind: Kind::Block, gpu, bytes: reserved.bytes, link: REFERENCE }) {
+        point(&mut table, handle, block);
+    }
+    result
+}
+
+/// # Safety
+/// As `cuMemRelease`.
+pub(crate) unsafe fn release(handle: Handle) -> Result {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::cuMemRelease(handle) };
+    let Some(process) = Process::registered() else { return call() };
+    // A last reference's handle is forgotten first: once the driver has released it, another thread may be
+    // given the same. The block keeps the reference until the driver has agreed.
+    let block = {
+        let mut table = process.allocations.lock();
+        let block = table.get_mut(Kind::Handle, handle).map(|entry| entry.link);
+        let is_last = |block| table.get_mut(Kind::Block, block).is_some_and(|entry| entry.link as u32 == 1);
+        if block.is_some_and(is_last) {
+            table.remove(Kind::Handle, handle);
+        }
+        block
+    };
+    let result = call();
+    if let Some(block) = block {
+        if result == SUCCESS {
+            drop_from(process, block, REFERENCE);
+        } else {
+            point(&mut process.allocations.lock(), handle, block);
+        }
+    }
+    result
+}
+
+/// Takes one reference or mapping off a block, and gives its memory back if it was the last.
+fn drop_from(process: &Process, block: u64, what: u64) {
+    let mut table = process.allocations.lock();
+    let Some(entry) = table.get_mut(Kind::Block, block) else { return };
+    entry.link = entry.link.wrapping_sub(what);
+    if entry.link == 0
+        && let Some(entry) = table.remove(Kind::Block, block)
+    {
+        drop(table);
+        process.release(entry.gpu as usize, entry.bytes);
+    }
+}
+
+/// Notes that `handle` leads to `block`. If there is no memory for the entry, a reference is never seen to
+/// end, and the block counts until the process ends.
+fn point(table: &mut Table, handle: Handle, block: u64) {
+    table.insert(Entry { key: handle, kind: Kind::Handle, gpu: 0, bytes: 0, link: block });
+}
+
+/// # Safety
+/// As `cuMemRetainAllocationHandle`.
+pub(crate) unsafe fn retain(handle: *mut Handle, address: Address) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::cuMemRetainAllocationHandle(handle, address) };
+    if result == SUCCESS
+        && let Some(process) = Process::registered()
+    {
+        // SAFETY: written by the driver, which succeeded.
+        let handle = unsafe { *handle };
+        let address = address as u64;
+        let mut table = process.allocations.lock();
+        // The address may be anywhere in a mapping, and its handle may have been released long ago.
+        let around = |entry: &Entry| address.wrapping_sub(entry.key) < entry.bytes;
+        let block = match table.get_mut(Kind::Handle, handle) {
+            Some(entry) => Some(entry.link),
+            None => table.find(Kind::Mapping, around).map(|entry| entry.link),
+        };
+        if let Some(block) = block
+            && let Some(entry) = table.get_mut(Kind::Block, block)
+        {
+            entry.link = entry.link.wrapping_add(REFERENCE);
+            point(&mut table, handle, block);
+        }
+    }
+    result
+}
+
+/// # Safety
+/// As `cuMemMap`.
+pub(crate) unsafe fn map(
+    pointer: Pointer,
+    bytes: usize,
+    offset: usize,
+    handle: Handle,
+    flags: c_ulonglong,
+) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::cuMemMap(pointer, bytes, offset, handle, flags) };
+    if result == SUCCESS
+        && let Some(process) = Process::registered()
+    {
+        let mut table = process.allocations.lock();
+        let block = table.get_mut(Kind::Handle, handle).map(|entry| entry.link);
+        if let Some(block) = block
+            && let Some(entry) = table.get_mut(Kind::Block, block)
+        {
+            entry.link = entry.link.wrapping_add(MAPPING);
+            let gpu = entry.gpu;
+            table.insert(Entry { key: pointer, kind: Kind::Mapping, gpu, bytes: bytes as u64, link: block });
+        }
+    }
+    result
+}
+
+/// # Safety
+/// As `cuMemUnmap`.
+pub(crate) unsafe fn unmap(pointer: Pointer, bytes: usize) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::cuMemUnmap(pointer, bytes) };
+    if result != SUCCESS {
+        return result;
+    }
+    let Some(process) = Process::registered() else { return result };
+    // Several mappings side by side can be unmapped at once, but none in part. The addresses stay reserved to
+    // the application, so no other thread is given them meanwhile.
+    let end = pointer.saturating_add(bytes as u64);
+    let mut at = pointer;
+    while at < end {
+        let mut table = process.allocations.lock();
+        let Some(mapping) = table.remove(Kind::Mapping, at) else {
+            // Handles of which we know nothing may be mapped among ours.
+            match table.lowest_key(Kind::Mapping, at..end) {
+                Some(next) => at = next,
+                None => break,
+            }
+            continue;
+        };
+        drop(table);
+        drop_from(process, mapping.link, MAPPING);
+        at = at.saturating_add(mapping.bytes.max(1));
+    }
+    result
+}
