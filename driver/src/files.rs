@@ -5,7 +5,6 @@
 //! and to look at its GPU is NVIDIA's own choice (libnvidia-container's utility and compute lists), less the MPS
 //! programs: an MPS server works for several clients under its own name and so steps around the limits.
 
-use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -60,19 +59,18 @@ const SOCKETS: &[&str] = &["/run/nvidia-persistenced/socket", "/run/nvidia-fabri
 /// that are.
 pub(crate) fn find(root: &Path, version: &str) -> Result<Vec<DriverFile>, Error> {
     let folders = library_folders(root);
-    let mut files = Files { root, found: Vec::new(), seen: HashSet::new() };
+    let mut files = Files { root, found: Vec::new() };
     for name in REQUIRED {
-        if !files.library(&folders, &format!("{name}.so.{version}")) {
+        if !files.library(&folders, name, version) {
             return Err(not_installed(root, &folders, name, version));
         }
     }
     for name in OPTIONAL {
-        files.library(&folders, &format!("{name}.so.{version}"));
+        files.library(&folders, name, version);
     }
-    let beside = files.found[0].host.parent().map(Path::to_owned);
+    let beside = files.found[0].host.parent().and_then(|folder| inside(root, folder));
     for name in UNVERSIONED {
-        let beside = beside.as_deref().and_then(|folder| inside(root, folder));
-        files.library(beside.as_slice(), name);
+        files.unversioned(beside.as_slice(), name);
     }
     for name in PROGRAMS {
         files.program(name);
@@ -86,24 +84,41 @@ pub(crate) fn find(root: &Path, version: &str) -> Result<Vec<DriverFile>, Error>
 struct Files<'a> {
     root: &'a Path,
     found: Vec<DriverFile>,
-    /// SONAMEs: the first library of a name is the one that the host's loader would take.
-    seen: HashSet<String>,
 }
 
 impl Files<'_> {
-    /// Adds the library called `file` of the first folder that has it; says whether there is one.
-    fn library(&mut self, folders: &[PathBuf], file: &str) -> bool {
-        for folder in folders {
-            let Ok(host) = resolve(self.root, &folder.join(file)) else { continue };
-            // A 32-bit library, a linker script, a broken file: the next folder may have the right one.
-            let Ok(soname) = soname::read(&host) else { continue };
-            let name = soname.unwrap_or_else(|| file.to_owned());
-            if self.seen.insert(name.clone()) {
-                self.found.push(DriverFile { kind: FileKind::Library, name, host });
+    /// Adds `<name>.so.<version>` of the first folder that has it; says whether there is one.
+    fn library(&mut self, folders: &[PathBuf], name: &str, version: &str) -> bool {
+        let file = format!("{name}.so.{version}");
+        self.first_library(folders, &file).is_some_and(|(soname, host)| {
+            let soname = soname.unwrap_or(file);
+            // Under another library's SONAME it would take that one's place in the container.
+            let own = soname.strip_prefix(name).is_some_and(|rest| rest.starts_with(".so"));
+            if own {
+                self.add(soname, host);
             }
-            return true;
+            own
+        })
+    }
+
+    /// Adds the library `file`, which is looked for by its file name.
+    fn unversioned(&mut self, folders: &[PathBuf], file: &str) {
+        if let Some((_, host)) = self.first_library(folders, file) {
+            self.add(file.to_owned(), host);
         }
-        false
+    }
+
+    /// SONAME and path on the host of the first shared library called `file`. A 32-bit library, a linker script or a
+    /// broken file is passed over: the next folder may have the right one.
+    fn first_library(&self, folders: &[PathBuf], file: &str) -> Option<(Option<String>, PathBuf)> {
+        folders.iter().find_map(|folder| {
+            let host = resolve(self.root, &folder.join(file)).ok()?;
+            Some((soname::read(&host).ok()?, host))
+        })
+    }
+
+    fn add(&mut self, name: String, host: PathBuf) {
+        self.found.push(DriverFile { kind: FileKind::Library, name, host });
     }
 
     fn program(&mut self, name: &str) {
@@ -175,8 +190,8 @@ fn not_installed(root: &Path, folders: &[PathBuf], name: &str, version: &str) ->
         .flatten()
         .filter_map(|entry| {
             let file = entry.ok()?.file_name();
-            let version = file.to_str()?.strip_prefix(&prefix)?;
-            version.contains('.').then(|| version.to_owned())
+            let other = file.to_str()?.strip_prefix(&prefix)?;
+            (other.contains('.') && other != version).then(|| other.to_owned())
         })
         .collect();
     others.sort();
@@ -184,7 +199,7 @@ fn not_installed(root: &Path, folders: &[PathBuf], name: &str, version: &str) ->
     let searched = under(root, "/").display().to_string();
     let message = match others.as_slice() {
         [] => format!(
-            "driver {version} is loaded, but {name}.so.{version} is not installed under {searched}; install the \
+            "driver {version} is loaded, but under {searched} there is no usable {name}.so.{version}; install the \
              driver's user-space libraries of that version"
         ),
         others => format!(
@@ -286,6 +301,15 @@ mod tests {
     }
 
     #[test]
+    fn a_library_under_the_name_of_another_does_not_count() {
+        let root = Root::with_driver(VERSION);
+        let path = format!("usr/lib/{TRIPLET}/libcuda.so.{VERSION}");
+        root.write(&path, &library(Some("libnvidia-ml.so.1")));
+        let error = find(root.path(), VERSION).unwrap_err();
+        assert!(error.message.contains("there is no usable libcuda.so.550.163.01"), "{error}");
+    }
+
+    #[test]
     fn an_upgrade_without_a_reboot_is_told_from_a_missing_package() {
         let root = Root::with_driver(VERSION);
         let error = find(root.path(), "550.54.15").unwrap_err();
@@ -294,7 +318,7 @@ mod tests {
         assert!(error.message.contains("is of version 550.163.01: the driver was upgraded"), "{error}");
 
         let error = find(Root::new().path(), VERSION).unwrap_err();
-        assert!(error.message.contains("libcuda.so.550.163.01 is not installed"), "{error}");
+        assert!(error.message.contains("there is no usable libcuda.so.550.163.01"), "{error}");
     }
 
     #[test]
