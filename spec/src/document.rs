@@ -107,7 +107,8 @@ impl Document {
         }
         let mut tree = self.tree.clone();
         if edit::apply(&mut tree, plan)? {
-            self.view = View::of(&tree)?;
+            self.view.annotations = annotations(&tree)?;
+            self.view.mounts = mounts(&tree)?;
             self.text.clear();
             tree.print(&mut self.text);
             self.tree = tree;
@@ -136,36 +137,43 @@ impl View {
         struct Namespace {
             r#type: Option<String>,
         }
-        #[derive(Deserialize)]
-        struct Mount {
-            destination: String,
-        }
-
-        let annotations = match tree.object("annotations") {
-            None => BTreeMap::new(),
-            Some(object) => object
-                .iter()
-                .map(|(key, value)| Ok((key.to_owned(), serde_json::from_str(&value.json())?)))
-                .collect::<Result<_, _>>()
-                .map_err(|source| unreadable("annotations", &source))?,
-        };
         let process: Option<Process> = read(tree.get("process"), "process")?;
         let root: Option<Root> = read(tree.get("root"), "root")?;
         let linux = tree.object("linux");
         let namespaces: Option<Vec<Namespace>> =
             read(linux.and_then(|linux| linux.get("namespaces")), "linux.namespaces")?;
-        let mounts: Option<Vec<Mount>> = read(tree.get("mounts"), "mounts")?;
         Ok(Self {
-            annotations,
+            annotations: annotations(tree)?,
             env: process.and_then(|process| process.env).unwrap_or_default(),
             root: root.and_then(|root| root.path),
             user_namespace: namespaces
                 .unwrap_or_default()
                 .iter()
                 .any(|namespace| namespace.r#type.as_deref() == Some("user")),
-            mounts: mounts.unwrap_or_default().into_iter().map(|mount| mount.destination).collect(),
+            mounts: mounts(tree)?,
         })
     }
+}
+
+fn annotations(tree: &Object) -> Result<BTreeMap<String, String>, Error> {
+    let Some(annotations) = tree.object("annotations") else {
+        return Ok(BTreeMap::new());
+    };
+    annotations
+        .iter()
+        .map(|(key, value)| Ok((key.to_owned(), serde_json::from_str(&value.json())?)))
+        .collect::<Result<_, _>>()
+        .map_err(|source| unreadable("annotations", &source))
+}
+
+fn mounts(tree: &Object) -> Result<Vec<String>, Error> {
+    #[derive(Deserialize)]
+    struct Mount {
+        destination: String,
+    }
+
+    let mounts: Option<Vec<Mount>> = read(tree.get("mounts"), "mounts")?;
+    Ok(mounts.unwrap_or_default().into_iter().map(|mount| mount.destination).collect())
 }
 
 fn read<T: for<'de> Deserialize<'de>>(node: Option<&Node>, name: &str) -> Result<Option<T>, Error> {

@@ -117,14 +117,13 @@ impl<'a> Asked<'a> {
         let named_slice = |given: &Given<'_>| given.value != "auto";
         let own_slice = overrides.get(&Key::Mig).is_some_and(named_slice);
         let own_amount = overrides.keys().any(|key| key.is_amount() && !matches!(key, Key::Count | Key::Mig));
-        asked.values.retain(|key, given| match key {
-            Key::Count => true,
-            Key::Mig => !(own_amount && named_slice(given)),
-            _ => {
-                !(own_slice && key.is_amount())
-                    && !overrides.keys().any(|new: &Key| new.replaces().contains(key))
-            }
-        });
+        let gives_way = |key: Key, given: &Given<'_>| match key {
+            Key::Count => false,
+            Key::Mig => own_amount && named_slice(given),
+            _ if own_slice && key.is_amount() => true,
+            _ => overrides.keys().any(|new: &Key| new.replaces().contains(&key)),
+        };
+        asked.values.retain(|key, given| !gives_way(*key, given));
         asked.values.extend(overrides);
         Ok(asked)
     }
