@@ -74,6 +74,8 @@ struct GpuAnswer {
     index: u32,
     uuid: String,
     model: String,
+    /// Serves no fractions.
+    mig_enabled: bool,
     /// Whether the share would be on this GPU.
     granted: bool,
     /// Why it could not be; none if it could.
@@ -92,6 +94,7 @@ fn answer(request: &Request, tier: Tier, inventory: &Inventory, explanation: &Ex
         index: gpu.index,
         uuid: gpu.uuid.clone(),
         model: gpu.model.clone(),
+        mig_enabled: gpu.mig_enabled,
         granted: granted(&gpu.uuid),
         reason: reason(report.verdict),
         usable_memory: report.usable,
@@ -140,14 +143,12 @@ fn text(answer: &Answer) -> String {
             (_, Some(reason)) => reason,
             (_, None) => "could serve it",
         };
-        table.row([
-            gpu.index.to_string(),
-            gpu.model.clone(),
-            bytes(gpu.asked_memory),
-            bytes(gpu.free_memory),
-            percent(gpu.free_cores_ppm.into()),
-            verdict.into(),
-        ]);
+        let room = match gpu.mig_enabled {
+            true => ["-", "-", "-"].map(str::to_owned),
+            false => [bytes(gpu.asked_memory), bytes(gpu.free_memory), percent(gpu.free_cores_ppm.into())],
+        };
+        let start = [gpu.index.to_string(), gpu.model.clone()];
+        table.row(start.into_iter().chain(room).chain([verdict.into()]));
     }
     let head = match answer.granted {
         true => format!("{} would be granted, in the {} tier.", answer.request, word(&answer.tier)),
@@ -183,7 +184,7 @@ mod tests {
             numa: None,
             total_memory: 40 << 30,
             reserved_memory: 0,
-            mig_enabled: false,
+            mig_enabled: index == 2,
         };
         Inventory {
             version: 1,
@@ -220,7 +221,7 @@ mod tests {
         };
         let explanation = Explanation {
             decision: Decision {
-                gpus: vec![report(Verdict::Fits), report(Verdict::Fits), report(Verdict::OtherModel)],
+                gpus: vec![report(Verdict::Fits), report(Verdict::Fits), report(Verdict::Mig)],
                 outcome: Ok(placement),
             },
             holders: Vec::new(),
@@ -237,7 +238,7 @@ mod tests {
                 "GPU  MODEL           ASKED     FREE      SM FREE  ANSWER",
                 "0    Simulated A100  13.0 GiB  30.0 GiB  75%      could serve it",
                 "1    Simulated A100  13.0 GiB  30.0 GiB  75%      would serve it",
-                "2    Simulated A100  13.0 GiB  30.0 GiB  75%      fgpu/model rules it out",
+                "2    Simulated A100  -         -         -        it is in MIG mode and serves no fractions",
             ]
         );
     }

@@ -122,7 +122,8 @@ Memory is in bytes, cores in parts per million of one GPU. state is \"reserving\
 
 const EXPLAIN_JSON: &str = "\
 JSON: { granted, request, tier, error: null or { code, message }, notes, gpus: [{ index, uuid, model,
-  granted, reason: null or text, usable_memory, free_memory, free_cores_ppm, asked_memory, asked_cores_ppm }] }
+  mig_enabled, granted, reason: null or text, usable_memory, free_memory, free_cores_ppm, asked_memory,
+  asked_cores_ppm }] }
 Memory is in bytes, cores in parts per million of one GPU.";
 
 const INVENTORY_JSON: &str = "\
