@@ -16,7 +16,7 @@
 //! notice by the checksum and read again.
 
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -27,9 +27,12 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::Error;
+use crate::image::Draft;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
+/// The kernel's UIO_MAXIOV.
+const PIECES_MAX: usize = 1024;
 
 /// The store's directory.
 #[derive(Debug)]
@@ -104,9 +107,9 @@ impl Files {
         read(&self.spare)
     }
 
-    /// Makes `bytes` the allocator file. On an error nothing has changed.
-    pub(crate) fn replace(&self, _: &Lock, bytes: &[u8]) -> Result<(), Error> {
-        self.write(&self.spare, bytes)?;
+    /// Makes `draft` the allocator file. On an error nothing has changed.
+    pub(crate) fn replace(&self, _: &Lock, draft: &Draft<'_>) -> Result<(), Error> {
+        self.write(&self.spare, draft)?;
         let exchanged = rustix::fs::renameat_with(CWD, &self.spare, CWD, &self.main, RenameFlags::EXCHANGE);
         match exchanged {
             Ok(()) => {}
@@ -121,8 +124,8 @@ impl Files {
 
     /// Like [`Files::replace`], but touches neither the old file nor the spare: the one is kept aside under
     /// another link, the other is what a rebuild that is killed starts from again.
-    pub(crate) fn replace_damaged(&self, _: &Lock, bytes: &[u8]) -> Result<(), Error> {
-        self.write(&self.rebuild, bytes)?;
+    pub(crate) fn replace_damaged(&self, _: &Lock, draft: &Draft<'_>) -> Result<(), Error> {
+        self.write(&self.rebuild, draft)?;
         rustix::fs::rename(&self.rebuild, &self.main)
             .map_err(|errno| Error::io("replace", &self.main, errno))?;
         self.sync_dir();
@@ -178,7 +181,7 @@ impl Files {
         self.containers.join(nonce.to_string())
     }
 
-    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    fn write(&self, path: &Path, draft: &Draft<'_>) -> Result<(), Error> {
         let failed = |errno| Error::io("write", path, errno);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
@@ -191,14 +194,18 @@ impl Files {
             }
             opened => opened.map_err(failed)?,
         };
-        let mut rest = bytes;
+        let mut pieces: Vec<_> = draft.pieces().map(IoSlice::new).collect();
+        let size = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let mut rest = pieces.as_mut_slice();
         while !rest.is_empty() {
-            match retry_on_intr(|| rustix::io::write(&fd, rest)).map_err(failed)? {
+            let some = &rest[..rest.len().min(PIECES_MAX)];
+            match retry_on_intr(|| rustix::io::writev(&fd, some)).map_err(failed)? {
                 0 => return Err(failed(Errno::IO)),
-                written => rest = &rest[written..],
+                written => IoSlice::advance_slices(&mut rest, written),
             }
         }
-        rustix::fs::ftruncate(&fd, bytes.len() as u64).map_err(failed)?;
+        // What was here before may have been longer.
+        rustix::fs::ftruncate(&fd, size).map_err(failed)?;
         if self.durable {
             retry_on_intr(|| rustix::fs::fsync(&fd)).map_err(failed)?;
         }

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use fgpu_spec::Nonce;
 use memchr::{memchr_iter, memchr2};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 use crate::{Error, Key, Lease};
 
@@ -100,53 +100,85 @@ impl Image {
         self.lines().find(|line| line[NONCE.len()..].starts_with(nonce.as_bytes()))
     }
 
-    /// The bytes of a file with this one's lines, each as `edit` returns it (`None` drops it), and then `more`.
+    /// A file with this one's lines, each as `edit` says, and then `more`.
     pub(crate) fn rewrite<'a>(
         &'a self,
         boot: &Boot,
-        mut edit: impl FnMut(&'a [u8]) -> Option<&'a [u8]>,
+        mut edit: impl FnMut(&'a [u8]) -> Edit<'a>,
         more: Option<&'a [u8]>,
-    ) -> Vec<u8> {
-        let mut out = head(boot, self.bytes.len() + more.map_or(0, <[u8]>::len));
-        for line in self.lines().filter_map(&mut edit).chain(more) {
-            push_line(&mut out, line);
+    ) -> Draft<'a> {
+        let mut parts = Vec::new();
+        // Lines that stand next to each other stay so, with what is between them.
+        let mut kept: Option<Range<usize>> = None;
+        for range in self.lines.iter().filter(|_| !self.void) {
+            match edit(&self.bytes[range.clone()]) {
+                Edit::Keep => kept = Some(kept.map_or(range.start, |kept| kept.start)..range.end),
+                edit => {
+                    parts.extend(kept.take().map(|kept| &self.bytes[kept]));
+                    if let Edit::Replace(line) = edit {
+                        parts.push(line);
+                    }
+                }
+            }
         }
-        finish(out)
+        parts.extend(kept.map(|kept| &self.bytes[kept]));
+        parts.extend(more);
+        Draft::new(boot, parts)
     }
 }
 
-/// The bytes of a file with these lines.
-pub(crate) fn compose<'a>(boot: &Boot, lines: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut out = head(boot, 0);
-    lines.for_each(|line| push_line(&mut out, line));
-    finish(out)
+/// What becomes of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Edit<'a> {
+    /// It stays.
+    Keep,
+    /// It goes.
+    Drop,
+    /// This one takes its place.
+    Replace(&'a [u8]),
 }
 
-fn head(boot: &Boot, capacity: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(capacity + 256);
-    out.extend_from_slice(HEAD);
-    out.extend_from_slice(&[b'0'; DIGITS]);
-    out.extend_from_slice(BOOT);
-    out.extend_from_slice(boot.id.as_bytes());
-    out.extend_from_slice(OPEN);
-    out
+/// A file to be written: its head, and pieces of lines that are not copied together. (Copying costs more than all
+/// else that is done outside the kernel, mostly for page faults of fresh memory.)
+#[derive(Debug)]
+pub(crate) struct Draft<'a> {
+    head: Vec<u8>,
+    parts: Vec<&'a [u8]>,
 }
 
-fn push_line(out: &mut Vec<u8>, line: &[u8]) {
-    out.extend_from_slice(line);
-    out.extend_from_slice(b",\n");
-}
-
-fn finish(mut out: Vec<u8>) -> Vec<u8> {
-    // JSON allows no comma after the last element.
-    if out.ends_with(b",\n") {
-        out.truncate(out.len() - 2);
-        out.push(b'\n');
+impl<'a> Draft<'a> {
+    /// A file with these lines, or runs of lines with their separators.
+    pub(crate) fn new(boot: &Boot, lines: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let head = [HEAD, &[b'0'; DIGITS], BOOT, boot.id.as_bytes(), OPEN].concat();
+        let mut parts = Vec::with_capacity(8);
+        for line in lines {
+            // JSON allows no comma after the last element.
+            if !parts.is_empty() {
+                parts.push(b",\n".as_slice());
+            }
+            parts.push(line);
+        }
+        if !parts.is_empty() {
+            parts.push(b"\n");
+        }
+        parts.push(CLOSE);
+        let mut draft = Self { head, parts };
+        let mut check = Xxh3::new();
+        check.update(&draft.head[HEAD.len() + DIGITS..]);
+        draft.parts.iter().for_each(|part| check.update(part));
+        draft.head[HEAD.len()..HEAD.len() + DIGITS].copy_from_slice(&hex(check.digest()));
+        draft
     }
-    out.extend_from_slice(CLOSE);
-    let check = hex(xxh3_64(&out[HEAD.len() + DIGITS..]));
-    out[HEAD.len()..HEAD.len() + DIGITS].copy_from_slice(&check);
-    out
+
+    /// The file, piece by piece.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&*self.head).chain(self.parts.iter().copied())
+    }
+
+    /// The file in one piece.
+    pub(crate) fn concat(&self) -> Vec<u8> {
+        self.pieces().collect::<Vec<_>>().concat()
+    }
 }
 
 /// What the file's checksum covers, if it is right.
@@ -330,7 +362,7 @@ mod tests {
 
     fn file(leases: &[Lease]) -> Vec<u8> {
         let lines: Vec<_> = leases.iter().map(|lease| line(lease, &boot()).unwrap()).collect();
-        compose(&boot(), lines.iter().map(Vec::as_slice))
+        Draft::new(&boot(), lines.iter().map(Vec::as_slice)).concat()
     }
 
     #[test]
@@ -389,7 +421,7 @@ mod tests {
         assert_eq!(image.lines().count(), 0);
         assert_eq!(image.void_lines().count(), 1);
         assert!(image.find(&Nonce([1; 16])).is_none());
-        let rewritten = Image::parse(image.rewrite(&other, Some, None), &other).unwrap();
+        let rewritten = Image::parse(image.rewrite(&other, |_| Edit::Keep, None).concat(), &other).unwrap();
         assert_eq!(rewritten.lines().count() + rewritten.void_lines().count(), 0);
     }
 
@@ -414,9 +446,20 @@ mod tests {
     fn rewrite_drops_replaces_and_appends() {
         let image = Image::parse(file(&[sample(1), sample(2)]), &boot()).unwrap();
         let third = line(&sample(3), &boot()).unwrap();
-        let first = image.find(&Nonce([1; 16])).unwrap();
-        let bytes = image.rewrite(&boot(), |line| (line != first).then_some(line), Some(&third));
-        assert_eq!(bytes, file(&[sample(2), sample(3)]));
-        assert_eq!(image.rewrite(&boot(), |_| None, None), file(&[]));
+        let edited = |edits: [Edit<'_>; 2], more| {
+            let mut edits = edits.into_iter();
+            image.rewrite(&boot(), |_| edits.next().unwrap(), more).concat()
+        };
+        let third = Some(&*third);
+        assert_eq!(edited([Edit::Drop, Edit::Keep], third), file(&[sample(2), sample(3)]));
+        assert_eq!(edited([Edit::Keep, Edit::Drop], None), file(&[sample(1)]));
+        assert_eq!(edited([Edit::Keep, Edit::Keep], third), file(&[sample(1), sample(2), sample(3)]));
+        assert_eq!(edited([Edit::Drop, Edit::Drop], None), file(&[]));
+        let other = line(&sample(4), &boot()).unwrap();
+        assert_eq!(edited([Edit::Replace(&other), Edit::Keep], None), file(&[sample(4), sample(2)]));
+        assert_eq!(
+            edited([Edit::Keep, Edit::Replace(&other)], third),
+            file(&[sample(1), sample(4), sample(3)])
+        );
     }
 }

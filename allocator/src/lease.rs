@@ -1,7 +1,7 @@
 //! What is written down about a grant.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Compute, Grant, GrantedGpu, Nonce, Tier};
 use serde::{Deserialize, Serialize};
@@ -105,9 +105,10 @@ struct Line<'a> {
     init: Option<Process>,
     created: u64,
     wall: u64,
-    bundle: &'a std::path::Path,
+    bundle: &'a Path,
+    /// Relative to the bundle when it is in there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pid_file: Option<&'a std::path::Path>,
+    pid_file: Option<&'a Path>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cgroup: Option<&'a str>,
 }
@@ -154,7 +155,7 @@ impl Serialize for Lease {
             created: self.created,
             wall: self.wall,
             bundle: &self.bundle,
-            pid_file: self.pid_file.as_deref(),
+            pid_file: self.pid_file.as_deref().map(|path| path.strip_prefix(&self.bundle).unwrap_or(path)),
             cgroup: self.cgroup.as_deref(),
         }
         .serialize(serializer)
@@ -171,9 +172,9 @@ impl<'de> Deserialize<'de> for Lease {
             state: line.state,
             owner: line.owner,
             exclusive: line.exclusive,
+            pid_file: line.pid_file.map(|path| line.bundle.join(path)),
             bundle: line.bundle,
             maker: line.maker,
-            pid_file: line.pid_file,
             init: line.init,
             cgroup: line.cgroup,
             created: line.created,

@@ -9,7 +9,7 @@
 use fgpu_spec::Nonce;
 use std::path::PathBuf;
 
-use crate::image::{self, Damage, Image, salvage};
+use crate::image::{self, Damage, Draft, Image, salvage};
 use crate::liveness::{Life, judge};
 use crate::{Error, Lease, State, Store};
 
@@ -101,8 +101,8 @@ impl Store {
                 return Ok(None);
             }
             rebuilt.aside = self.files.set_aside(&lock);
-            let bytes = image::compose(&self.boot, lines.iter().map(Vec::as_slice));
-            self.files.replace_damaged(&lock, &bytes)?;
+            let draft = Draft::new(&self.boot, lines.iter().map(Vec::as_slice));
+            self.files.replace_damaged(&lock, &draft)?;
         }
         let gone = rebuilt.freed.iter().map(|lease| &lease.grant.nonce).chain(&rebuilt.lost);
         gone.for_each(|nonce| self.remove_folder(nonce));

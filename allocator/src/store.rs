@@ -8,7 +8,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::capacity::{self, Holder, Sums};
 use crate::file::{Files, Lock};
-use crate::image::{self, Boot, Damage, Image, Summary};
+use crate::image::{self, Boot, Damage, Draft, Edit, Image, Summary};
 use crate::liveness::{Life, judge};
 use crate::place::{Decision, Placement, place};
 use crate::{Claim, Error, Host, Key, Lease, Process, Rules, State, host, refusal};
@@ -138,7 +138,7 @@ impl Store {
             Ok(placement) => {
                 let lease = lease(ask, claim, nonce, placement.clone());
                 let line = image::line(&lease, &self.boot)?;
-                self.files.replace(&lock, &image.rewrite(&self.boot, Some, Some(&line)))?;
+                self.files.replace(&lock, &image.rewrite(&self.boot, |_| Edit::Keep, Some(&line)))?;
                 Ok(Attempt::Done(Box::new(lease)))
             }
             Err(refusal) => {
@@ -167,8 +167,8 @@ impl Store {
         leases.retain(|lease| !matches!(judge(&self.host, lease), Ok(Life::Dead)));
         let lines =
             leases.iter().map(|lease| image::line(lease, &self.boot)).collect::<Result<Vec<_>, _>>()?;
-        let bytes = image::compose(&self.boot, lines.iter().map(Vec::as_slice));
-        let image = Image::parse(bytes, &self.boot).map_err(|damage| self.damage(damage, None))?;
+        let draft = Draft::new(&self.boot, lines.iter().map(Vec::as_slice));
+        let image = Image::parse(draft.concat(), &self.boot).map_err(|damage| self.damage(damage, None))?;
         let ask = Ask { inventory, rules, request, tier };
         let decision = ask.place(&ask.sums(&image, None).map_err(|damage| self.damage(damage, None))?);
         let holders = capacity::holders(&leases, inventory);
@@ -197,7 +197,7 @@ impl Store {
         lease.cgroup = cgroup.or(lease.cgroup);
         let new = image::line(&lease, &self.boot)?;
         if new != old {
-            let edit = |line| Some(if line == old { &*new } else { line });
+            let edit = |line| if line == old { Edit::Replace(&new) } else { Edit::Keep };
             self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
         }
         Ok(true)
@@ -215,7 +215,7 @@ impl Store {
                 None => None,
                 Some(old) => {
                     let lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
-                    let edit = |line| (line != old).then_some(line);
+                    let edit = |line| if line == old { Edit::Drop } else { Edit::Keep };
                     self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
                     Some(lease)
                 }
@@ -243,7 +243,7 @@ impl Store {
             if !released.is_empty() {
                 let mine =
                     |line: &[u8]| Summary::scan(line).is_ok_and(|summary| summary.rest.starts_with(&key));
-                let edit = |line| (!mine(line)).then_some(line);
+                let edit = |line| if mine(line) { Edit::Drop } else { Edit::Keep };
                 self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
             }
         }
@@ -315,9 +315,10 @@ impl Store {
             for line in gone {
                 freed.push(image::lease(line).map_err(|damage| self.damaged(&lock, damage))?);
             }
-            let edit = |line| {
-                let new = learnt.iter().find(|(old, _)| *old == line).map(|(_, new)| &**new);
-                (!dead.contains(&line)).then(|| new.unwrap_or(line))
+            let edit = |line| match learnt.iter().find(|(old, _)| *old == line) {
+                Some((_, new)) => Edit::Replace(new),
+                None if dead.contains(&line) => Edit::Drop,
+                None => Edit::Keep,
             };
             self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
         }
