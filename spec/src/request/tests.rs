@@ -1,4 +1,9 @@
+use std::collections::BTreeMap;
+
+use super::number::WHOLE;
+use super::rules::MOST_GPUS;
 use super::*;
+use crate::{Code, Error};
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -221,6 +226,15 @@ fn errors_of_an_override_name_it() {
     assert_eq!(parse_in("web", &[("web.fgpu/grant", "2")]).unwrap_err().code, Code::InvalidRequest);
     // The container that is named reports it; the others cannot know what was meant.
     assert_eq!(parse_in("db", &[("web.fgpu/fracton", "2")]), Ok(None));
+}
+
+#[test]
+fn the_configuration_has_the_same_grammar() {
+    assert_eq!(parse_memory("0"), Ok(0));
+    assert_eq!(parse_memory("512Mi"), Ok(GI / 2));
+    assert!(parse_memory("512m").unwrap_err().contains("512Mi"));
+    assert_eq!(parse_wait("1m30s"), Ok(Duration::from_secs(90)));
+    assert!(parse_wait("90").unwrap_err().contains("no unit"));
 }
 
 mod tables {
