@@ -1,1 +1,21 @@
-//! See ARCHITECTURE.md.
+//! The engine behind every front end: [`prepare`] turns the annotations of a bundle into a lease and an edited
+//! `config.json`, [`activate`] records the container's init in the lease, [`release`] gives the share back.
+//!
+//! Nothing here is async, nothing starts a thread and nothing initialises NVML: a front end is in the way of
+//! every container that starts on the node.
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod container_files;
+mod layers;
+mod layout;
+mod lifecycle;
+mod plan;
+mod prepare;
+mod programs;
+pub mod runtime;
+mod wait;
+
+pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, release, release_container};
+pub use prepare::{Container, RootfsMount, prepare, tier};

@@ -1,0 +1,12 @@
+//! An OCI runtime that gives a container its share of a GPU and hands everything else to runc or crun.
+
+fn main() {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    match fgpu_hook::runtime::run(&words) {
+        Ok(ended) => ended.relay(),
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    }
+}

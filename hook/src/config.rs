@@ -1,0 +1,275 @@
+//! `/etc/fgpu/config.toml`: every key optional, an unknown key is an error that names its line.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fgpu_allocator::Rules;
+use fgpu_spec::{Code, Compute, Defaults, Error, Policy};
+use serde::Deserialize;
+
+/// Where the configuration is read from. There is no environment variable for it: a front end runs with the
+/// environment of somebody else's container engine.
+pub const PATH: &str = "/etc/fgpu/config.toml";
+
+/// The longest `fgpu/wait` unless `wait-max` says otherwise. Kubelet and CRI-O give up on a create after two
+/// minutes or more (kubelet `runtime-request-timeout`, CRI-O `container_create_timeout`).
+const WAIT_MAX: Duration = Duration::from_secs(90);
+
+/// The node's configuration with its defaults filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `policy`: how GPUs are chosen.
+    pub policy: Policy,
+    /// `units-per-gpu`: what `fgpu/units` counts.
+    pub units_per_gpu: Option<u32>,
+    /// `reserve-memory`, in bytes per GPU: never granted.
+    pub reserve_memory: u64,
+    /// `wait-max`: the longest `fgpu/wait`.
+    pub wait_max: Duration,
+    /// `accept-env`: whether `FGPU_*` in the container's environment count as annotations.
+    pub accept_env: bool,
+    /// `allow-none`: whether `fgpu/isolation=none` is allowed.
+    pub allow_none: bool,
+    /// `state-dir`: where leases live.
+    pub state_dir: PathBuf,
+    /// `runtimes`: the real OCI runtimes, names or paths, in order of preference.
+    pub runtimes: Vec<PathBuf>,
+    /// `[driver] root`: where the driver's user-space files are (`/run/nvidia/driver` for a driver container).
+    pub driver_root: PathBuf,
+    /// `[driver] extra`: further paths below the driver root that every container with a GPU gets.
+    pub driver_extra: Vec<PathBuf>,
+    /// `[quota] compute`: what `fgpu/compute` is when the request is silent.
+    pub compute: Compute,
+    /// `[owner."name"] max-gpus`.
+    pub owner_max_gpus: BTreeMap<String, u32>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            policy: Policy::default(),
+            units_per_gpu: None,
+            reserve_memory: 0,
+            wait_max: WAIT_MAX,
+            accept_env: false,
+            allow_none: false,
+            state_dir: PathBuf::from("/run/fgpu"),
+            runtimes: vec![PathBuf::from("runc"), PathBuf::from("crun")],
+            driver_root: PathBuf::from("/"),
+            driver_extra: Vec::new(),
+            compute: Compute::default(),
+            owner_max_gpus: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads [`PATH`]; a file that is not there is an empty one.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] with the file, the line and the reason.
+    pub fn load() -> Result<Self, Error> {
+        Self::load_from(Path::new(PATH))
+    }
+
+    /// Reads another file than [`PATH`].
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_from(path: &Path) -> Result<Self, Error> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text)
+                .map_err(|reason| Error::new(Code::Internal, format!("{}: {reason}", path.display()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(Error::io("read", path, &error)),
+        }
+    }
+
+    /// Parses the text of a configuration file. The error is one line: where, what, and what would be right.
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|error| one_line(text, &error))?;
+        let defaults = Self::default();
+        Ok(Self {
+            policy: match file.policy {
+                None | Some(PolicyWord::Pack) => Policy::Pack,
+                Some(PolicyWord::Spread) => Policy::Spread,
+                Some(PolicyWord::Exclusive) => Policy::Exclusive,
+            },
+            units_per_gpu: match file.units_per_gpu {
+                Some(0) => return Err("units-per-gpu must be at least 1".into()),
+                units => units,
+            },
+            reserve_memory: match file.reserve_memory {
+                None => 0,
+                Some(text) => fgpu_spec::parse_memory(&text).map_err(|e| format!("reserve-memory: {e}"))?,
+            },
+            wait_max: match file.wait_max {
+                None => WAIT_MAX,
+                Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("wait-max: {e}"))?,
+            },
+            accept_env: file.accept_env,
+            allow_none: file.allow_none,
+            state_dir: absolute("state-dir", file.state_dir)?.unwrap_or(defaults.state_dir),
+            runtimes: match file.runtimes {
+                None => defaults.runtimes,
+                Some(list) if list.is_empty() => return Err("runtimes must name at least one".into()),
+                Some(list) => list,
+            },
+            driver_root: absolute("[driver] root", file.driver.root)?.unwrap_or(defaults.driver_root),
+            driver_extra: file
+                .driver
+                .extra
+                .into_iter()
+                .map(|path| absolute("[driver] extra", Some(path)).map(Option::unwrap_or_default))
+                .collect::<Result<_, _>>()?,
+            compute: file.quota.compute.unwrap_or_default(),
+            owner_max_gpus: file
+                .owner
+                .into_iter()
+                .filter_map(|(name, owner)| Some((name, owner.max_gpus?)))
+                .collect(),
+        })
+    }
+
+    /// What the configuration says where a request is silent.
+    pub fn defaults(&self) -> Defaults {
+        Defaults {
+            policy: self.policy,
+            compute: self.compute,
+            units_per_gpu: self.units_per_gpu,
+            wait_max: self.wait_max,
+            allow_none: self.allow_none,
+        }
+    }
+
+    /// What the allocator must respect beside the request.
+    pub fn rules(&self) -> Rules {
+        Rules { reserve_memory: self.reserve_memory, owner_max_gpus: self.owner_max_gpus.clone() }
+    }
+}
+
+fn absolute(key: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>, String> {
+    match path {
+        Some(path) if !path.is_absolute() => {
+            Err(format!("{key} = \"{}\" must be an absolute path", path.display()))
+        }
+        path => Ok(path),
+    }
+}
+
+fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count()) + 1;
+    format!("line {line}: {}", error.message().replace('\n', " "))
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    policy: Option<PolicyWord>,
+    units_per_gpu: Option<u32>,
+    reserve_memory: Option<String>,
+    wait_max: Option<String>,
+    accept_env: bool,
+    allow_none: bool,
+    state_dir: Option<PathBuf>,
+    runtimes: Option<Vec<PathBuf>>,
+    driver: Driver,
+    quota: Quota,
+    owner: BTreeMap<String, Owner>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum PolicyWord {
+    Pack,
+    Spread,
+    Exclusive,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Driver {
+    root: Option<PathBuf>,
+    extra: Vec<PathBuf>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Quota {
+    compute: Option<Compute>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Owner {
+    max_gpus: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let config = Config::parse(
+            r#"
+            policy = "spread"
+            units-per-gpu = 5
+            reserve-memory = "512MiB"
+            wait-max = "30s"
+            accept-env = true
+            allow-none = true
+            state-dir = "/var/lib/fgpu"
+            runtimes = ["/opt/runc"]
+            [driver]
+            root = "/run/nvidia/driver"
+            extra = ["/run/thing"]
+            [quota]
+            compute = "share"
+            [owner."team-a"]
+            max-gpus = 2
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.policy, Policy::Spread);
+        assert_eq!(config.units_per_gpu, Some(5));
+        assert_eq!(config.reserve_memory, 512 << 20);
+        assert_eq!(config.wait_max, Duration::from_secs(30));
+        assert!(config.accept_env && config.allow_none);
+        assert_eq!(config.state_dir, Path::new("/var/lib/fgpu"));
+        assert_eq!(config.runtimes, [PathBuf::from("/opt/runc")]);
+        assert_eq!(config.driver_root, Path::new("/run/nvidia/driver"));
+        assert_eq!(config.driver_extra, [PathBuf::from("/run/thing")]);
+        assert_eq!(config.compute, Compute::Share);
+        assert_eq!(config.owner_max_gpus["team-a"], 2);
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_that_names_its_line() {
+        let error = Config::parse("policy = \"pack\"\nunits = 5\n").unwrap_err();
+        assert!(error.starts_with("line 2: unknown field `units`"), "{error}");
+        let error = Config::parse("[driver]\nrood = \"/\"\n").unwrap_err();
+        assert!(error.starts_with("line 2: unknown field `rood`"), "{error}");
+    }
+
+    #[test]
+    fn wrong_values_are_errors() {
+        for (text, word) in [
+            ("policy = \"best\"", "best"),
+            ("units-per-gpu = 0", "at least 1"),
+            ("reserve-memory = \"lots\"", "reserve-memory"),
+            ("wait-max = \"soon\"", "wait-max"),
+            ("state-dir = \"run/fgpu\"", "absolute"),
+            ("runtimes = []", "at least one"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

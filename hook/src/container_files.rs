@@ -1,0 +1,58 @@
+//! The two files of a grant, `limits` and `ledger`, in `<state>/containers/<nonce>/`.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use fgpu_spec::{Code, Compute, Error, Grant, Inventory};
+use fgpu_wire::{ledger, limits};
+
+/// Makes the folder and both files. What is half made when this fails goes with the lease: releasing a lease
+/// removes its folder.
+pub(crate) fn create(directory: &Path, grant: &Grant, inventory: &Inventory) -> Result<(), Error> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+        .map_err(|error| Error::io("create", directory, &error))?;
+    let gpus = grant.gpus.iter().map(|gpu| limit_of(grant, gpu, inventory)).collect::<Result<Vec<_>, _>>()?;
+    // The umask of whoever started us decides nothing: the ledger must be writable for every user of the container.
+    write(&directory.join("limits"), 0o644, &limits::encode(&grant.nonce.0, &gpus), limits::SIZE as u64)?;
+    write(&directory.join("ledger"), 0o666, &ledger::encode(&grant.nonce.0), ledger::SIZE as u64)
+}
+
+fn limit_of(
+    grant: &Grant,
+    gpu: &fgpu_spec::GrantedGpu,
+    inventory: &Inventory,
+) -> Result<limits::GpuLimit, Error> {
+    let known = inventory.gpus.iter().find(|known| known.uuid == gpu.uuid);
+    match (fgpu_wire::parse_uuid(&gpu.uuid), known) {
+        (Some(uuid), Some(known)) => Ok(limits::GpuLimit {
+            uuid,
+            memory: gpu.memory,
+            cores_ppm: gpu.cores_ppm,
+            compute: match grant.compute {
+                Compute::Cap => limits::COMPUTE_CAP,
+                Compute::Share => limits::COMPUTE_SHARE,
+                Compute::Off => limits::COMPUTE_OFF,
+            },
+            minor: known.minor,
+        }),
+        _ => Err(Error::new(
+            Code::DriverError,
+            format!("the driver names a GPU {:?}, which is no UUID of its inventory", gpu.uuid),
+        )),
+    }
+}
+
+fn write(path: &Path, mode: u32, start: &[u8], size: u64) -> Result<(), Error> {
+    let make = || -> std::io::Result<()> {
+        let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+        file.write_all(start)?;
+        file.set_len(size)?;
+        file.set_permissions(Permissions::from_mode(mode))
+    };
+    make().map_err(|error| Error::io("create", path, &error))
+}

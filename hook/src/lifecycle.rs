@@ -1,0 +1,98 @@
+//! What happens to a lease after [`prepare`](crate::prepare): it learns its init, and it ends.
+
+use std::path::{Path, PathBuf};
+
+use fgpu_allocator::{Key, Process, Store};
+use fgpu_spec::{Error, Nonce};
+
+use crate::config::Config;
+
+fn store() -> Result<Store, Error> {
+    Ok(Store::open(&Config::load()?.state_dir)?)
+}
+
+/// Records the container's init and its cgroup in the lease. A lease that is gone, or an init that has ended
+/// already, changes nothing.
+///
+/// # Errors
+/// The state directory cannot be read or written.
+pub fn activate(nonce: &Nonce, pid: i32) -> Result<(), Error> {
+    let Some(init) = Process::of(pid) else { return Ok(()) };
+    store()?.activate(nonce, Some(init), cgroup_of(pid))?;
+    Ok(())
+}
+
+/// Gives one grant back. Does nothing if somebody did already.
+///
+/// # Errors
+/// The state directory cannot be read or written.
+pub fn release(nonce: &Nonce) -> Result<(), Error> {
+    store()?.release(nonce)?;
+    Ok(())
+}
+
+/// Gives back whatever a container of this name holds.
+///
+/// # Errors
+/// The state directory cannot be read or written.
+pub fn release_container(namespace: &str, id: &str) -> Result<(), Error> {
+    store()?.release_key(&Key { namespace: namespace.into(), id: id.into() })?;
+    Ok(())
+}
+
+/// The cgroup of a process as `/proc/<pid>/cgroup` has it: of the devices controller on a v1 hierarchy, else of v2.
+pub fn cgroup_of(pid: i32) -> Option<String> {
+    parse_cgroup(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+fn parse_cgroup(text: &str) -> Option<String> {
+    // Lines are `ID:CONTROLLERS:PATH` (cgroups(7)); a path may hold colons.
+    let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let devices = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == "devices"));
+    let unified = lines().find(|(controllers, _)| controllers.is_empty());
+    devices.or(unified).map(|(_, path)| path.to_owned()).filter(|path| path != "/")
+}
+
+/// Whether no process is left in the cgroup that [`cgroup_of`] named. A cgroup that is gone is empty.
+pub fn cgroup_is_empty(cgroup: &str) -> bool {
+    let relative = cgroup.trim_start_matches('/');
+    [PathBuf::from("/sys/fs/cgroup/devices"), PathBuf::from("/sys/fs/cgroup")]
+        .iter()
+        .all(|hierarchy| is_empty(&hierarchy.join(relative)))
+}
+
+fn is_empty(directory: &Path) -> bool {
+    let processes = std::fs::read(directory.join("cgroup.procs")).unwrap_or_default();
+    if !processes.is_empty() {
+        return false;
+    }
+    let Ok(entries) = std::fs::read_dir(directory) else { return true };
+    let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).all(|child| is_empty(&child))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_devices_hierarchy_comes_before_the_unified_one() {
+        let v1 = "12:pids:/a\n3:cpu,devices:/docker/1:2\n0::/unified\n";
+        assert_eq!(parse_cgroup(v1).as_deref(), Some("/docker/1:2"));
+        assert_eq!(parse_cgroup("0::/system.slice/x\n").as_deref(), Some("/system.slice/x"));
+        assert_eq!(parse_cgroup("0::/\n"), None);
+        assert_eq!(parse_cgroup(""), None);
+    }
+
+    #[test]
+    fn a_cgroup_is_empty_when_no_child_has_a_process() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("child")).unwrap();
+        std::fs::write(root.path().join("cgroup.procs"), "").unwrap();
+        std::fs::write(root.path().join("child/cgroup.procs"), "").unwrap();
+        assert!(is_empty(root.path()));
+        std::fs::write(root.path().join("child/cgroup.procs"), "1\n").unwrap();
+        assert!(!is_empty(root.path()));
+        assert!(is_empty(Path::new("/nonexistent")));
+    }
+}

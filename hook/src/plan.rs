@@ -1,0 +1,133 @@
+//! From a grant to the plan of edits: ARCHITECTURE's "What a container of the `quota` tier gets".
+
+use std::path::{Path, PathBuf};
+
+use fgpu_spec::{Code, DriverFile, Error, FileKind, Grant, Inventory, Mount, Plan, Poststop, Tier};
+use fgpu_wire::{LEDGER_PATH, LIMITS_PATH, REAL_CUDA, REAL_NVML};
+
+use crate::config::Config;
+use crate::layout::Layout;
+use crate::programs;
+
+const CUDA: &str = "libcuda.so.1";
+const NVML: &str = "libnvidia-ml.so.1";
+
+/// Seconds until the runtime gives up on the poststop hook. It takes a millisecond; a node under load gets time.
+const POSTSTOP_TIMEOUT: u32 = 30;
+
+/// Makes the plan for one container. `files` is the grant's folder on the host.
+pub(crate) fn plan(
+    config: &Config,
+    inventory: &Inventory,
+    grant: &Grant,
+    layout: &Layout,
+    files: &Path,
+) -> Result<Plan, Error> {
+    let gpus: Vec<_> = grant
+        .gpus
+        .iter()
+        .filter_map(|granted| inventory.gpus.iter().find(|gpu| gpu.uuid == granted.uuid))
+        .collect();
+    let nodes = fgpu_driver::nodes(&config.driver_root, &gpus)?;
+    let mut mounts = Mounts(Vec::new());
+    mounts.driver(inventory, layout, grant.tier)?;
+    if grant.tier != Tier::None {
+        mounts.quota(inventory, layout)?;
+        mounts.add(files.join("limits"), LIMITS_PATH, false);
+        mounts.add(files.join("ledger"), LEDGER_PATH, true);
+    }
+    for path in &config.driver_extra {
+        let host = below(&config.driver_root, path);
+        mounts.add(host, &path.to_string_lossy(), true);
+    }
+    let hook = programs::sibling("fgpu-hook")?;
+    Ok(Plan {
+        annotations: vec![(fgpu_spec::GRANT_ANNOTATION.into(), grant.nonce.to_string())],
+        nodes,
+        mounts: mounts.0,
+        poststop: Some(Poststop {
+            args: vec!["fgpu-hook".into(), "poststop".into(), grant.nonce.to_string()],
+            path: hook,
+            env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".into()],
+            timeout: POSTSTOP_TIMEOUT,
+        }),
+    })
+}
+
+struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    /// Adds a bind mount; the first one of a destination stays.
+    fn add(&mut self, source: PathBuf, destination: &str, writable: bool) {
+        if !self.0.iter().any(|mount| mount.destination == destination) {
+            self.0.push(Mount { source, destination: destination.into(), writable });
+        }
+    }
+
+    /// The driver's own files. With limits, the two libraries that have a twin go to their private place.
+    fn driver(&mut self, inventory: &Inventory, layout: &Layout, tier: Tier) -> Result<(), Error> {
+        for file in &inventory.files {
+            match (file.kind, file.name.as_str()) {
+                (FileKind::Library, CUDA) if tier != Tier::None => {
+                    self.add(file.host.clone(), REAL_CUDA, false)
+                }
+                (FileKind::Library, NVML) if tier != Tier::None => {
+                    self.add(file.host.clone(), REAL_NVML, false)
+                }
+                (FileKind::Library, name) => {
+                    for directory in &layout.library_directories {
+                        self.add(file.host.clone(), &format!("{directory}/{name}"), false);
+                    }
+                }
+                (FileKind::Program, name) => self.add(file.host.clone(), &format!("/usr/bin/{name}"), false),
+                (FileKind::Other, name) => self.add(file.host.clone(), name, false),
+            }
+        }
+        library(inventory, NVML)?;
+        Ok(())
+    }
+
+    /// The quota libraries, over every name by which a program finds the real ones.
+    fn quota(&mut self, inventory: &Inventory, layout: &Layout) -> Result<(), Error> {
+        let version = &inventory.driver_version;
+        let nvml = programs::library("libfgpu-nvml.so")?;
+        for directory in &layout.library_directories {
+            for name in [NVML.into(), format!("libnvidia-ml.so.{version}")] {
+                self.add(nvml.clone(), &format!("{directory}/{name}"), false);
+            }
+        }
+        for path in &layout.foreign_nvml {
+            self.add(nvml.clone(), path, false);
+        }
+        // A node without the CUDA library (a driver installed for display only) still serves nvidia-smi.
+        if library(inventory, CUDA).is_err() {
+            return Ok(());
+        }
+        let cuda = programs::library("libfgpu-cuda.so")?;
+        for directory in &layout.library_directories {
+            for name in [CUDA.into(), "libcuda.so".into(), format!("libcuda.so.{version}")] {
+                self.add(cuda.clone(), &format!("{directory}/{name}"), false);
+            }
+        }
+        for path in &layout.foreign_cuda {
+            self.add(cuda.clone(), path, false);
+        }
+        Ok(())
+    }
+}
+
+fn library<'a>(inventory: &'a Inventory, soname: &str) -> Result<&'a DriverFile, Error> {
+    let found = inventory.files.iter().find(|file| file.kind == FileKind::Library && file.name == soname);
+    found.ok_or_else(|| {
+        let root = inventory.root.display();
+        Error::new(
+            Code::NoGpu,
+            format!("{soname} of driver {} is not below {root}", inventory.driver_version),
+        )
+    })
+}
+
+/// `path` below `root`; `/` is the host itself.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}

@@ -1,0 +1,79 @@
+//! Where the programs of one installation find each other: all host programs are in one directory, the quota
+//! libraries in `../lib/fgpu` of it. Neither PATH nor any other variable of the caller's is asked.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use fgpu_spec::{Code, Error};
+
+/// The directory of the running program.
+fn directory() -> Result<PathBuf, Error> {
+    let link = std::path::Path::new("/proc/self/exe");
+    let program = std::fs::read_link(link).map_err(|error| Error::io("read", link, &error))?;
+    match program.parent() {
+        Some(directory) => Ok(directory.to_owned()),
+        None => Err(Error::new(Code::Internal, "/proc/self/exe has no parent directory")),
+    }
+}
+
+/// The path of another program of this installation.
+pub(crate) fn sibling(name: &str) -> Result<PathBuf, Error> {
+    let path = directory()?.join(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    Err(Error::new(Code::Internal, format!("{} is missing; reinstall fgpu", path.display())))
+}
+
+/// The path of a quota library of this installation.
+pub(crate) fn library(name: &str) -> Result<PathBuf, Error> {
+    let path = directory()?.join("../lib/fgpu").join(name);
+    std::fs::canonicalize(&path).map_err(|error| Error::io("find the quota library", &path, &error))
+}
+
+/// Runs `fgpu inventory --refresh`: the one program that loads NVML, so that a crash in the driver kills only it.
+///
+/// # Errors
+/// The error that it printed, or [`Code::DriverError`] when it died.
+pub(crate) fn refresh_inventory() -> Result<(), Error> {
+    let program = sibling("fgpu")?;
+    let output = Command::new(&program)
+        .args(["inventory", "--refresh"])
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .current_dir("/")
+        .output()
+        .map_err(|error| Error::io("run", &program, &error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(parse_error(&text).unwrap_or_else(|| {
+        let last = text.trim().lines().last().unwrap_or("it printed nothing").to_owned();
+        Error::new(Code::DriverError, format!("fgpu inventory --refresh: {}: {last}", output.status))
+    }))
+}
+
+/// Finds the line `fgpu: CODE: MESSAGE` in what a program of ours printed.
+fn parse_error(text: &str) -> Option<Error> {
+    text.lines().find_map(|line| {
+        let (code, message) = line.strip_prefix("fgpu: ")?.split_once(": ")?;
+        let code = Code::ALL.into_iter().find(|known| known.as_str() == code)?;
+        Some(Error::new(code, message))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_line_of_ours_is_read_back() {
+        let error = Error::new(Code::NoGpu, "there is no driver: load it");
+        assert_eq!(parse_error(&format!("warning: x\n{error}\n")), Some(error));
+        assert_eq!(parse_error("fgpu: nonsense: x"), None);
+        assert_eq!(parse_error("thread panicked"), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! `fgpu-runtime`: an OCI runtime in front of the real one.
+//!
+//! On `create`, `run` and `restore` it prepares the bundle before the real runtime reads it, on `delete` it
+//! releases after the real runtime succeeded. Everything else *becomes* the real runtime by `execve`.
+
+mod arguments;
+mod child;
+mod log;
+
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fgpu_allocator::Process;
+use fgpu_spec::{Code, Error, Nonce};
+
+use crate::config::Config;
+use crate::{Container, activate, prepare, release, release_container};
+use arguments::{Arguments, Verb};
+pub use child::Ended;
+
+/// Runs the command line (without `argv[0]`) and says how the real runtime ended.
+///
+/// # Errors
+/// Why the container is refused; it is also in the log file that the caller asked for with `--log`.
+pub fn run(command_line: &[OsString]) -> Result<Ended, Error> {
+    let arguments = Arguments::parse(command_line);
+    serve(&arguments, command_line).inspect_err(|error| log::error(&arguments, error))
+}
+
+fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Error> {
+    let real = real_runtime(&Config::load()?.runtimes)?;
+    let mut command = Command::new(&real);
+    command.args(command_line);
+    match (arguments.verb, &arguments.id) {
+        (Verb::Create | Verb::Run, Some(id)) => make(arguments, id, &real, &mut command),
+        (Verb::Delete, Some(id)) => {
+            let ended = child::run(&mut command)?;
+            if ended.success() {
+                release_container(&namespace(arguments, &real), id)?;
+            }
+            Ok(ended)
+        }
+        _ => Err(Error::io("run", &real, &command.exec())),
+    }
+}
+
+fn make(arguments: &Arguments, id: &str, real: &Path, command: &mut Command) -> Result<Ended, Error> {
+    let bundle = std::path::absolute(arguments.bundle.as_deref().unwrap_or(Path::new(".")))
+        .map_err(|error| Error::io("find the bundle", Path::new("."), &error))?;
+    let namespace = namespace(arguments, real);
+    let state_file = arguments.pid_file.clone().unwrap_or_else(|| state_file(arguments, real, id));
+    let pid_file = std::path::absolute(&state_file).unwrap_or(state_file);
+    let maker =
+        Process::current().map_err(|error| Error::io("read", Path::new("/proc/self/stat"), &error))?;
+    let nonce = prepare(&Container {
+        namespace: &namespace,
+        id,
+        bundle: &bundle,
+        rootfs: &[],
+        maker,
+        pid_file: Some(pid_file.clone()),
+    })?;
+    let Some(nonce) = nonce else {
+        return Err(Error::io("run", real, &command.exec()));
+    };
+    let ended = match child::run(command) {
+        Ok(ended) => ended,
+        Err(error) => {
+            release(&nonce)?;
+            return Err(error);
+        }
+    };
+    settle(&ended, arguments, &nonce, &pid_file)?;
+    Ok(ended)
+}
+
+/// After the real runtime: a created container's lease learns its init, any other ends.
+fn settle(ended: &Ended, arguments: &Arguments, nonce: &Nonce, pid_file: &Path) -> Result<(), Error> {
+    let lives_on = arguments.verb == Verb::Create || arguments.detach;
+    if !(ended.success() && lives_on) {
+        return release(nonce);
+    }
+    // Without a pid file the lease stays tied to the runtime's state file, which the reconciler reads by itself.
+    match std::fs::read_to_string(pid_file).ok().and_then(|text| text.trim().parse().ok()) {
+        Some(pid) => activate(nonce, pid),
+        None => Ok(()),
+    }
+}
+
+/// The first of the configured runtimes that is there and is not this program.
+fn real_runtime(names: &[PathBuf]) -> Result<PathBuf, Error> {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|stat| (stat.dev(), stat.ino()));
+    let own = identity(Path::new("/proc/self/exe"));
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
+    let candidates = names.iter().flat_map(|name| {
+        let directories = std::env::split_paths(&path).collect::<Vec<_>>();
+        // `join` with an absolute name is that name.
+        directories.into_iter().map(move |directory| directory.join(name))
+    });
+    let usable = |path: &PathBuf| path.is_absolute() && identity(path).is_some_and(|id| Some(id) != own);
+    candidates.into_iter().find(usable).ok_or_else(|| {
+        let names: Vec<_> = names.iter().map(|name| name.display().to_string()).collect();
+        let message = format!(
+            "none of the runtimes {} is in PATH; see runtimes in {}",
+            names.join(", "),
+            crate::config::PATH
+        );
+        Error::new(Code::Internal, message)
+    })
+}
+
+/// The real runtime's state directory: `--root`, or its own default for root.
+fn root(arguments: &Arguments, real: &Path) -> PathBuf {
+    let default = if is_crun(real) { "/run/crun" } else { "/run/runc" };
+    arguments.root.clone().unwrap_or_else(|| default.into())
+}
+
+fn is_crun(real: &Path) -> bool {
+    real.file_name().is_some_and(|name| name.to_string_lossy().contains("crun"))
+}
+
+/// Container ids are unique below one `--root`, so that names the namespace: `docker/runtime-runc/moby`.
+fn namespace(arguments: &Arguments, real: &Path) -> String {
+    let root = root(arguments, real).display().to_string();
+    let short = root.strip_prefix("/var/run/").or_else(|| root.strip_prefix("/run/")).unwrap_or(&root);
+    short.trim_end_matches('/').to_owned()
+}
+
+fn state_file(arguments: &Arguments, real: &Path, id: &str) -> PathBuf {
+    let name = if is_crun(real) { "status" } else { "state.json" };
+    root(arguments, real).join(id).join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Arguments {
+        Arguments::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_namespace_is_the_state_directory() {
+        let runc = Path::new("/usr/bin/runc");
+        let docker = parse(&["--root", "/var/run/docker/runtime-fgpu/moby", "create", "a"]);
+        assert_eq!(namespace(&docker, runc), "docker/runtime-fgpu/moby");
+        assert_eq!(namespace(&parse(&["create", "a"]), runc), "runc");
+        assert_eq!(namespace(&parse(&["create", "a"]), Path::new("/usr/bin/crun")), "crun");
+        assert_eq!(namespace(&parse(&["--root", "/srv/x/", "create", "a"]), runc), "/srv/x");
+    }
+
+    #[test]
+    fn the_real_runtime_is_found_in_order_and_is_never_ourselves() {
+        let own = std::fs::read_link("/proc/self/exe").unwrap();
+        assert_eq!(real_runtime(&[own, "/bin/sh".into()]).unwrap(), Path::new("/bin/sh"));
+        let error = real_runtime(&["no-such-runtime".into()]).unwrap_err();
+        assert!(error.message.contains("no-such-runtime"), "{error}");
+    }
+}
