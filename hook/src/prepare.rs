@@ -47,9 +47,8 @@ pub fn prepare(container: &Container<'_>) -> Result<Option<Nonce>, Error> {
     let path = container.bundle.join("config.json");
     let text = read(&path)?;
     let mut document = Document::parse(&text)?;
-    let annotations = document.annotations();
     let config = Config::load()?;
-    let Some(request) = request(&config, &document, annotations)? else { return Ok(None) };
+    let Some(request) = request(&config, &document, &document.annotations())? else { return Ok(None) };
     let store = Store::open(&config.state_dir)?;
     if let Some(nonce) = document.grant() {
         let ours = |lease: &Lease| {
@@ -96,18 +95,18 @@ pub fn prepare(container: &Container<'_>) -> Result<Option<Nonce>, Error> {
 fn request(
     config: &Config,
     document: &Document,
-    mut annotations: std::collections::BTreeMap<String, String>,
+    annotations: &std::collections::BTreeMap<String, String>,
 ) -> Result<Option<Request>, Error> {
-    if fgpu_spec::is_sandbox(&annotations) {
+    if fgpu_spec::is_sandbox(annotations) {
         return Ok(None);
     }
-    if config.accept_env {
-        for (key, value) in fgpu_spec::annotations_from_env(&document.env()) {
-            annotations.entry(key).or_insert(value);
-        }
+    let name = fgpu_spec::container_name(annotations);
+    let asked = Request::parse(annotations, name, &config.defaults())?;
+    if asked.is_some() || !config.accept_env {
+        return Ok(asked);
     }
-    let name = fgpu_spec::container_name(&annotations).map(str::to_owned);
-    Request::parse(&annotations, name.as_deref(), &config.defaults())
+    // Only where no annotation asks: whoever starts the container outranks whoever made its image.
+    Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())
 }
 
 /// The strongest tier that a node with this `driver` version can give the request.

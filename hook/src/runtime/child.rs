@@ -103,25 +103,3 @@ fn forward(child: Pid, number: u32, code: i32) {
         let _ = kill(child, signal);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shell(script: &str) -> Ended {
-        run(Command::new("/bin/sh").args(["-c", script])).unwrap()
-    }
-
-    #[test]
-    fn the_end_of_the_runtime_is_reported() {
-        assert_eq!(shell("exit 0"), Ended::Exited(0));
-        assert_eq!(shell("exit 42"), Ended::Exited(42));
-        assert_eq!(shell("kill -KILL $$"), Ended::Killed(Signal::SIGKILL));
-    }
-
-    #[test]
-    fn a_program_that_is_not_there_is_an_error() {
-        let error = run(&mut Command::new("/nonexistent/runc")).unwrap_err();
-        assert!(error.message.contains("/nonexistent/runc"), "{error}");
-    }
-}

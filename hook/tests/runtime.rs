@@ -1,0 +1,88 @@
+//! `fgpu-runtime` as its caller sees it: whatever it hands on must look as if it were not there. The real runtime
+//! is a script named `runc` in PATH. `delete` is the word that runs it as a child without a lease being there.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+struct Runtime(tempfile::TempDir);
+
+impl Runtime {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runc");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self(folder)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgpu-runtime"));
+        command.args(words).env("PATH", format!("{}:/usr/bin:/bin", self.0.path().display()));
+        command
+    }
+}
+
+#[test]
+fn output_and_exit_status_are_the_runtimes() {
+    for verb in ["delete", "state"] {
+        let runtime = Runtime::new("echo \"out $*\"; echo err >&2; exit 42");
+        let output = runtime.command(&["--root", "/r", verb, "c1"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(42));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("out --root /r {verb} c1\n"));
+        assert_eq!(output.stderr, b"err\n");
+    }
+}
+
+#[test]
+fn a_runtime_that_is_killed_looks_killed() {
+    for verb in ["delete", "state"] {
+        let status = Runtime::new("kill -KILL $$").command(&[verb, "c1"]).status().unwrap();
+        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
+    }
+}
+
+#[test]
+fn a_signal_reaches_the_runtime() {
+    let runtime = Runtime::new("trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.01; done");
+    let mut child = runtime.command(&["delete", "c1"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "term");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+}
+
+#[test]
+fn descriptors_and_standard_input_go_through() {
+    for verb in ["delete", "state"] {
+        let runtime = Runtime::new("cat; cat <&5; exit 3");
+        let script = "exec 5</proc/sys/kernel/ostype; exec \"$@\"";
+        let inner = runtime.command(&[]);
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", script, "sh"]).arg(inner.get_program()).args([verb, "c1"]);
+        shell.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
+        let file = runtime.0.path().join("stdin");
+        std::fs::write(&file, "in\n").unwrap();
+        let output = shell.stdin(std::fs::File::open(file).unwrap()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "in\nLinux\n");
+        assert_eq!(output.status.code(), Some(3));
+    }
+}
+
+#[test]
+fn a_runtime_that_is_not_there_is_named_on_stderr_and_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgpu-runtime"));
+    command.args(["--log", log.to_str().unwrap(), "--log-format", "json", "create", "c1"]);
+    let output = command.env("PATH", folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.starts_with("fgpu: internal: none of the runtimes runc, crun"), "{text}");
+    let entry: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(log).unwrap()).unwrap();
+    assert_eq!(entry["msg"].as_str().unwrap(), text.trim());
+}
