@@ -1,1 +1,26 @@
+//! `libfgpu-nvml.so`, the management library of a container with a share of a GPU: what nvidia-smi,
+//! nvidia-ml-py and frameworks see of the GPUs is the grant.
+//!
+//! It takes NVML's place as `libfgpu-cuda.so` takes libcuda's: same SONAME, the real library by its absolute
+//! path in `DT_NEEDED`, every name that is not in the table [`wrapped`] is the real one's. It only looks: it
+//! has no slot in the ledger.
+//!
+//! - [`devices`]: the grant's GPUs only, numbered as in the limits;
+//! - [`memory`]: total is the limit, used is what the container's processes use;
+//! - [`processes`]: the container's own, with their own pids;
+//! - [`private`]: the table of functions behind `nvmlInternalGetExportTable`, by which nvidia-smi finds
+//!   devices and processes.
+
 #![no_std]
+
+mod abi;
+mod devices;
+mod memory;
+mod private;
+mod processes;
+mod wrapped;
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    fgpu_quota_core::sys::abort()
+}

@@ -1,0 +1,82 @@
+//! A GPU's memory as the container should see it: total is the limit, used is the container's own use.
+
+use fgpu_quota_core::{files, kernel};
+use fgpu_wire::limits::UNLIMITED;
+
+use crate::abi::{Device, Memory, MemoryV2, NO_PERMISSION, Result, SUCCESS};
+use crate::devices::{Whose, limits, whose};
+use crate::wrapped::real;
+
+/// Bytes of GPU number `gpu` that the container's living processes use.
+fn used(gpu: usize) -> core::result::Result<u64, Result> {
+    let ledger = files::ledger_view().map_err(|refusal| {
+        refusal.say();
+        NO_PERMISSION
+    })?;
+    let mut used = 0u64;
+    let kernel = kernel::System::new(kernel::namespace());
+    ledger.for_each_living(&kernel, |process| {
+        used = used.saturating_add(process.used.get(gpu).copied().unwrap_or(0));
+    });
+    Ok(used)
+}
+
+/// Total, free and used of the device, from what the library says of the GPU; `None`: as the library says.
+///
+/// # Safety
+/// A handle that NVML gave.
+unsafe fn limited(
+    device: Device,
+    total: u64,
+    free: u64,
+) -> core::result::Result<Option<(u64, u64, u64)>, Result> {
+    // SAFETY: the caller's promise.
+    let gpu = match unsafe { whose(device) }? {
+        Whose::Granted(gpu) => gpu,
+        Whose::Mig => return Ok(None),
+        Whose::Foreign => return Err(NO_PERMISSION),
+    };
+    let (limit, used) = (limits()?.memory(gpu), used(gpu)?);
+    if limit == UNLIMITED {
+        return Ok(None);
+    }
+    let total = limit.min(total);
+    Ok(Some((total, total.saturating_sub(used).min(free), used)))
+}
+
+/// # Safety
+/// As `nvmlDeviceGetMemoryInfo`.
+pub(crate) unsafe fn info(device: Device, memory: *mut Memory) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::nvmlDeviceGetMemoryInfo(device, memory) };
+    // SAFETY: null, or written by the library if it succeeded.
+    let Some(memory) = (unsafe { memory.as_mut() }).filter(|_| result == SUCCESS) else { return result };
+    // SAFETY: a handle that NVML knows, since it just answered.
+    match unsafe { limited(device, memory.total, memory.free) } {
+        Ok(None) => SUCCESS,
+        Ok(Some((total, free, used))) => {
+            (memory.total, memory.free, memory.used) = (total, free, used);
+            SUCCESS
+        }
+        Err(error) => error,
+    }
+}
+
+/// # Safety
+/// As `nvmlDeviceGetMemoryInfo_v2`.
+pub(crate) unsafe fn info_v2(device: Device, memory: *mut MemoryV2) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::nvmlDeviceGetMemoryInfo_v2(device, memory) };
+    // SAFETY: null, or written by the library if it succeeded.
+    let Some(memory) = (unsafe { memory.as_mut() }).filter(|_| result == SUCCESS) else { return result };
+    // SAFETY: a handle that NVML knows, since it just answered.
+    match unsafe { limited(device, memory.total, memory.free) } {
+        Ok(None) => SUCCESS,
+        Ok(Some((total, free, used))) => {
+            // The driver's reserve is not part of a grant.
+            (memory.total, memory.reserved, memory.free, memory.used) = (total, 0, free, used);
+            SUCCESS
+        }
+        Err(error) => error,
+    }
+}

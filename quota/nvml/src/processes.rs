@@ -1,0 +1,101 @@
+//! The container's own processes, with the pids that they have in it. The real library knows the host's.
+
+use core::ffi::{c_uint, c_void};
+
+use fgpu_quota_core::{files, kernel};
+
+use crate::abi::{
+    Device, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NO_INSTANCE, NO_PERMISSION, ProcessV1, ProcessV2, Result,
+    SUCCESS,
+};
+use crate::devices::{Whose, whose};
+
+/// Calls `with` for every process that has memory on the device: its place in the list, pid and bytes. Gives
+/// how many there are.
+///
+/// # Safety
+/// A handle that NVML gave.
+pub(crate) unsafe fn on(
+    device: Device,
+    mut with: impl FnMut(usize, u32, u64),
+) -> core::result::Result<usize, Result> {
+    // SAFETY: the caller's promise.
+    let gpu = match unsafe { whose(device) }? {
+        Whose::Granted(gpu) => gpu,
+        Whose::Mig => return Ok(0),
+        Whose::Foreign => return Err(NO_PERMISSION),
+    };
+    let ledger = files::ledger_view().map_err(|refusal| {
+        refusal.say();
+        NO_PERMISSION
+    })?;
+    let mut count = 0;
+    let kernel = kernel::System::new(kernel::namespace());
+    ledger.for_each_living(&kernel, |process| {
+        let used = process.used.get(gpu).copied().unwrap_or(0);
+        if used > 0 {
+            with(count, process.pid, used);
+            count += 1;
+        }
+    });
+    Ok(count)
+}
+
+/// Fills an application's list in NVML's manner: `count` is the room and becomes the number; too little room
+/// is an error that says how much is needed, with an empty list allowed for asking.
+///
+/// # Safety
+/// A handle that NVML gave, a `count` that is null or valid, a `list` that is null or has room for `*count`.
+unsafe fn fill<T>(device: Device, count: *mut c_uint, list: *mut T, entry: impl Fn(u32, u64) -> T) -> Result {
+    // SAFETY: the caller's promise.
+    let Some(count) = (unsafe { count.as_mut() }) else { return INVALID_ARGUMENT };
+    let room = if list.is_null() { 0 } else { *count as usize };
+    // SAFETY: the caller's promise: there is room at every place that is written.
+    let found = unsafe {
+        on(device, |place, pid, used| {
+            if place < room {
+                list.add(place).write(entry(pid, used));
+            }
+        })
+    };
+    match found {
+        Ok(found) => {
+            *count = found as c_uint;
+            if found > room { INSUFFICIENT_SIZE } else { SUCCESS }
+        }
+        Err(error) => error,
+    }
+}
+
+/// # Safety
+/// As `nvmlDeviceGetComputeRunningProcesses`.
+pub(crate) unsafe fn compute_v1(device: Device, count: *mut c_uint, list: *mut ProcessV1) -> Result {
+    // SAFETY: the caller's promise.
+    unsafe { fill(device, count, list, |pid, used| ProcessV1 { pid, used }) }
+}
+
+/// # Safety
+/// As `nvmlDeviceGetComputeRunningProcesses_v3`.
+pub(crate) unsafe fn compute_v2(device: Device, count: *mut c_uint, list: *mut ProcessV2) -> Result {
+    let entry = |pid, used| ProcessV2 { pid, used, gpu_instance: NO_INSTANCE, compute_instance: NO_INSTANCE };
+    // SAFETY: the caller's promise.
+    unsafe { fill(device, count, list, entry) }
+}
+
+/// The other lists: graphics and MPS. Whom the real library would name there is not known to be ours.
+///
+/// # Safety
+/// As `nvmlDeviceGetGraphicsRunningProcesses_v3`.
+pub(crate) unsafe fn none(device: Device, count: *mut c_uint, _list: *mut c_void) -> Result {
+    // SAFETY: the caller's promise.
+    let Some(count) = (unsafe { count.as_mut() }) else { return INVALID_ARGUMENT };
+    // SAFETY: the caller's promise.
+    match unsafe { whose(device) } {
+        Ok(Whose::Granted(_) | Whose::Mig) => {
+            *count = 0;
+            SUCCESS
+        }
+        Ok(Whose::Foreign) => NO_PERMISSION,
+        Err(error) => error,
+    }
+}
