@@ -14,7 +14,7 @@ STATIC  := target/$(HOST)/release
 # the host is needed and no variable of the caller's is heard.
 STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
 
-.PHONY: all host quota simulated install lint unit lab test demo bench clean
+.PHONY: all host quota simulated install lab-tree lint unit lab test demo bench clean
 
 all: host quota
 
@@ -46,15 +46,23 @@ unit: quota
 	cd quota && $(CARGO) test --locked --workspace
 	cd tests/driver && $(CARGO) test --locked --workspace
 
-lab: all simulated
-	tests/lab/run $(LAB)
+# What the lab's environments run: an installed tree, and the simulated driver's.
+lab-tree: simulated
+	$(MAKE) install DESTDIR=.lab/install PREFIX=/usr
+	install -d .lab/sim/bin
+	install -m 0755 $(addprefix tests/driver/target/release/,fgpu-sim libsim_cuda.so libsim_nvml.so) .lab/sim/bin
+	tests/driver/fetch-nvidia-smi .lab/nvidia
+	install -m 0755 .lab/nvidia/nvidia-smi .lab/sim/bin
+
+lab: lab-tree
+	$(CARGO) test --locked -p fgpu-lab -- $(LAB)
 
 test: lint unit lab
 
-demo: all simulated
+demo: lab-tree
 	tests/lab/demo
 
-bench: all simulated
+bench: lab-tree
 	tests/lab/bench
 
 clean:

@@ -1,6 +1,8 @@
 //! `fgpu-runtime` as its caller sees it: whatever it hands on must look as if it were not there. The real runtime
 //! is a script named `runc` in PATH. `delete` is the word that runs it as a child without a lease being there.
 
+#![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but only sees test functions")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
