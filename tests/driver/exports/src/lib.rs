@@ -48,17 +48,20 @@ impl Exports<'_> {
         fs::write(out, self.write(&names, &simulated))
     }
 
-    /// The functions that a source defines: `fn <name>(`, or `<name>(…) =>` as a row of a macro.
+    /// The functions that a source defines: `fn <name>(…`, or `<name>(…) =>` as a row of a macro.
     fn defined_in(&self, source: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
-        for line in source.lines().map(str::trim_start) {
-            let rest = match line.split_once("extern \"C\" fn ") {
-                Some((_, rest)) => rest,
-                None if line.starts_with(self.prefix) && line.contains("=>") => line,
-                None => continue,
+        let mut position = 0;
+        for line in source.split_inclusive('\n') {
+            let start = position + (line.len() - line.trim_start().len());
+            position += line.len();
+            let (rest, is_row) = match line.split_once("extern \"C\" fn ") {
+                Some((before, _)) => (&source[position - line.len() + before.len() + 14..], false),
+                None => (&source[start..], true),
             };
             let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-            if name.starts_with(self.prefix) && rest[name.len()..].starts_with('(') {
+            let is_function = name.starts_with(self.prefix) && rest[name.len()..].starts_with('(');
+            if is_function && (!is_row || after_brackets(&rest[name.len()..]).starts_with("=>")) {
                 found.insert(name);
             }
         }
@@ -93,6 +96,22 @@ impl Exports<'_> {
     }
 }
 
+/// What follows the bracket that closes the one at the start, without white space.
+fn after_brackets(text: &str) -> &str {
+    let mut depth = 0;
+    for (i, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return text[i + 1..].trim_start();
+        }
+    }
+    ""
+}
+
 fn find_sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -113,8 +132,8 @@ mod tests {
 
     #[test]
     fn functions_and_macro_rows_count_as_simulated() {
-        let source = "pub unsafe extern \"C\" fn nvmlInit(a: u8) {}\n    nvmlGetX(u32) => |d| nvmlGetY(d),\n\
-                      // nvmlGetZ(x)\nfn helper() {}\n";
+        let source = "pub unsafe extern \"C\" fn nvmlInit(a: u8) {}\n    nvmlGetX(\n  u32,\n ) => |d| nvmlGetY(d),\n\
+                      // nvmlGetZ(x)\n nvmlGetZ(x);\nfn helper() {}\n";
         assert_eq!(EXPORTS.defined_in(source), BTreeSet::from(["nvmlInit".into(), "nvmlGetX".into()]));
     }
 

@@ -117,7 +117,7 @@ impl Account {
     fn reap(&self) {
         for slot in 0..self.mapped.slots() {
             let in_use =
-                self.mapped.state.gpus.iter().any(|gpu| cells(gpu).iter().any(|cell| held(cell, slot)));
+                self.mapped.state.gpus.iter().any(|gpu| cells(gpu).iter().any(|cells| is_set(cells, slot)));
             if in_use && slot != self.slot && self.mapped.holder(slot).is_none() {
                 for gpu in &self.mapped.state.gpus {
                     clear(gpu, slot);
@@ -132,11 +132,11 @@ impl Account {
     }
 }
 
-fn cells(gpu: &GpuState) -> [&[AtomicU64; SLOTS]; 5] {
-    [&gpu.used, &gpu.contexts, &gpu.launches, &gpu.submitted, &gpu.served]
+fn cells(gpu: &GpuState) -> [&[AtomicU64; SLOTS]; 6] {
+    [&gpu.used, &gpu.contexts, &gpu.launches, &gpu.submitted, &gpu.served, &gpu.drained_at]
 }
 
-fn held(cells: &[AtomicU64; SLOTS], slot: usize) -> bool {
+fn is_set(cells: &[AtomicU64; SLOTS], slot: usize) -> bool {
     cells[slot].load(Ordering::Acquire) != 0
 }
 

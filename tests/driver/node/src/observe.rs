@@ -87,7 +87,7 @@ impl Onlooker {
             .map(|(slot, pending)| if pending > 0 && self.pid_of(slot).is_some() { pending } else { 0 })
             .collect();
         let since = now.saturating_sub(state.advanced_at.load(Ordering::Relaxed));
-        let busy = state.busy.load(Ordering::Relaxed) + sm::share(&mut left, since);
+        let busy = state.busy.load(Ordering::Relaxed) + sm::share(&mut left, since, |_, _| ());
         let window = now.saturating_sub(state.window_at.load(Ordering::Relaxed));
         if window < WINDOW_NS {
             return state.utilization.load(Ordering::Relaxed);

@@ -46,6 +46,25 @@ pub fn wait(account: &Account, gpu: usize, point: Point) {
     }
 }
 
+/// Up to where the process's kernels had run when somebody last looked.
+pub fn served(account: &Account, gpu: usize) -> Point {
+    Point(account.gpu(gpu).served[account.slot()].load(Ordering::Acquire))
+}
+
+/// When the process's kernels up to `point`, which have run, had ended (monotonic nanoseconds). Exact if they were
+/// the last ones or nobody else was at work.
+pub fn ended_at(account: &Account, gpu: usize, point: Point) -> u64 {
+    let _lock = account.lock();
+    let state = account.gpu(gpu);
+    let slot = account.slot();
+    let served = state.served[slot].load(Ordering::Acquire);
+    let last = match pending(state, slot) {
+        0 => state.drained_at[slot].load(Ordering::Acquire),
+        _ => state.advanced_at.load(Ordering::Acquire),
+    };
+    last.saturating_sub(served.saturating_sub(point.0))
+}
+
 /// Where the kernels that the process has launched will have ended.
 pub fn last(account: &Account, gpu: usize) -> Point {
     Point(account.gpu(gpu).submitted[account.slot()].load(Ordering::Acquire))
@@ -72,9 +91,11 @@ fn advance(account: &Account, state: &GpuState, _lock: &NodeLock<'_>) {
         }
     }
     let now = sys::now();
-    let elapsed = now.saturating_sub(state.advanced_at.load(Ordering::Relaxed));
+    let since = state.advanced_at.load(Ordering::Relaxed);
     let before = left;
-    let busy = share(&mut left[..slots], elapsed);
+    let busy = share(&mut left[..slots], now.saturating_sub(since), |slot, after| {
+        state.drained_at[slot].store(since + after, Ordering::Release);
+    });
     for slot in 0..slots {
         state.served[slot].fetch_add(before[slot] - left[slot], Ordering::AcqRel);
     }
@@ -90,8 +111,8 @@ pub(crate) fn pending(state: &GpuState, slot: usize) -> u64 {
 }
 
 /// Divides `elapsed` evenly among those who have something left, and takes it from what they have left.
-/// Returns what was used of it.
-pub(crate) fn share(left: &mut [u64], elapsed: u64) -> u64 {
+/// `drained` is told who has nothing left any more, and after how much of the time. Returns what was used of it.
+pub(crate) fn share(left: &mut [u64], elapsed: u64, mut drained: impl FnMut(usize, u64)) -> u64 {
     let mut rest = elapsed;
     loop {
         let active = left.iter().filter(|&&left| left > 0).count() as u64;
@@ -101,11 +122,15 @@ pub(crate) fn share(left: &mut [u64], elapsed: u64) -> u64 {
         let least = left.iter().copied().filter(|&left| left > 0).min().unwrap_or(0);
         // Less than a nanosecond each: the first ones get one.
         let step = least.min(rest / active).max(1);
-        for left in left.iter_mut().filter(|left| **left > 0) {
+        let active = left.iter_mut().enumerate().filter(|(_, left)| **left > 0);
+        let ended = active.filter_map(|(slot, left)| {
             let part = step.min(rest);
             *left -= part;
             rest -= part;
-        }
+            (*left == 0).then_some(slot)
+        });
+        let ended: alloc::vec::Vec<usize> = ended.collect();
+        ended.into_iter().for_each(|slot| drained(slot, elapsed - rest));
     }
 }
 
@@ -130,28 +155,30 @@ mod tests {
     #[test]
     fn two_at_work_get_half_each() {
         let mut left = [1000, 0, 1000];
-        assert_eq!(share(&mut left, 600), 600);
+        assert_eq!(share(&mut left, 600, |_, _| ()), 600);
         assert_eq!(left, [700, 0, 700]);
     }
 
     #[test]
     fn who_ends_early_leaves_the_rest_to_the_others() {
         let mut left = [100, 1000];
-        assert_eq!(share(&mut left, 600), 600);
+        let mut ended = (9, 0);
+        assert_eq!(share(&mut left, 600, |slot, after| ended = (slot, after)), 600);
         assert_eq!(left, [0, 500]);
+        assert_eq!(ended, (0, 200));
     }
 
     #[test]
     fn an_idle_gpu_uses_nothing() {
         let mut left = [10, 0];
-        assert_eq!(share(&mut left, 600), 10);
+        assert_eq!(share(&mut left, 600, |_, _| ()), 10);
         assert_eq!(left, [0, 0]);
     }
 
     #[test]
     fn no_nanosecond_is_lost_or_made() {
         let mut left = [5, 5, 5];
-        assert_eq!(share(&mut left, 4), 4);
+        assert_eq!(share(&mut left, 4, |_, _| ()), 4);
         assert_eq!(left.iter().sum::<u64>(), 11);
     }
 }

@@ -73,6 +73,8 @@ pub struct GpuState {
     pub submitted: [AtomicU64; SLOTS],
     /// Nanoseconds of them that have run.
     pub served: [AtomicU64; SLOTS],
+    /// When the last of them ended (monotonic nanoseconds).
+    pub drained_at: [AtomicU64; SLOTS],
 }
 
 /// Who has a slot.

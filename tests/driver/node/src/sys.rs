@@ -302,3 +302,13 @@ pub fn allowed_cpus() -> [u64; 16] {
         unsafe { syscall(SCHED_GETAFFINITY, [0, size_of_val(&bits), bits.as_mut_ptr() as usize, 0, 0, 0]) };
     bits
 }
+
+/// Changes what may be done with a range.
+///
+/// # Safety
+/// The range must be the caller's.
+pub unsafe fn protect(address: usize, length: usize, protection: usize) -> Result<(), Errno> {
+    const MPROTECT: usize = 10;
+    // SAFETY: the caller answers for the range.
+    unsafe { syscall(MPROTECT, [address, length, protection, 0, 0, 0]) }.map(drop)
+}

@@ -1,0 +1,250 @@
+//! Contexts: those that a program creates and each GPU's primary one.
+
+use core::sync::atomic::Ordering;
+
+use sim_node::config::Gpu;
+use sim_node::sm;
+
+use crate::abi::{Answer, Failure, Handle, api, put};
+use crate::current;
+use crate::driver::{Driver, Objects};
+
+/// A context.
+pub(crate) struct Context {
+    /// Device ordinal.
+    pub(crate) ordinal: i32,
+    /// The GPU's number in the node.
+    pub(crate) number: usize,
+    pub(crate) gpu: &'static Gpu,
+    /// How often the primary context was retained; `None` for one that the program created.
+    retained: Option<u32>,
+    flags: u32,
+}
+
+/// A context that is current in the calling thread.
+pub(crate) struct Current {
+    pub(crate) driver: &'static Driver,
+    pub(crate) handle: Handle,
+    pub(crate) ordinal: i32,
+    pub(crate) number: usize,
+    pub(crate) gpu: &'static Gpu,
+}
+
+impl Current {
+    /// The calling thread's context.
+    pub(crate) fn get() -> Result<Self, Failure> {
+        let driver = Driver::get()?;
+        let handle = current::get().ok_or(Failure::INVALID_CONTEXT)?;
+        let objects = driver.objects();
+        let Context { ordinal, number, gpu, .. } =
+            *objects.contexts.get(&handle).ok_or(Failure::CONTEXT_IS_DESTROYED)?;
+        Ok(Self { driver, handle, ordinal, number, gpu })
+    }
+
+    /// Waits for the kernels that the process launched on the GPU.
+    pub(crate) fn synchronize(&self) {
+        let account = &self.driver.account;
+        sm::wait(account, self.number, sm::last(account, self.number));
+    }
+}
+
+fn create(objects: &mut Objects, ordinal: i32, flags: u32, primary: bool) -> Result<Handle, Failure> {
+    let driver = Driver::get()?;
+    let (number, gpu) = driver.gpu(ordinal)?;
+    if !driver.account.charge(number, gpu.context_bytes, gpu.usable()) {
+        return Err(Failure::OUT_OF_MEMORY);
+    }
+    driver.account.gpu(number).contexts[driver.account.slot()].fetch_add(1, Ordering::AcqRel);
+    let handle = objects.new_handle();
+    let retained = primary.then_some(0);
+    objects.contexts.insert(handle, Context { ordinal, number, gpu, retained, flags });
+    Ok(handle)
+}
+
+/// Ends a context and frees all that was allocated in it.
+fn end(objects: &mut Objects, handle: Handle) -> Answer {
+    let driver = Driver::get()?;
+    let context = objects.contexts.remove(&handle).ok_or(Failure::INVALID_CONTEXT)?;
+    objects.allocations.free_all_of(handle, &driver.account);
+    objects.streams.retain(|_, stream| stream.context != handle);
+    objects.events.retain(|_, event| event.context != handle);
+    driver.account.gpu(context.number).contexts[driver.account.slot()].fetch_sub(1, Ordering::AcqRel);
+    driver.account.refund(context.number, context.gpu.context_bytes);
+    Ok(())
+}
+
+unsafe fn create_current(out: *mut Handle, flags: u32, ordinal: i32) -> Answer {
+    let handle = create(&mut Driver::get()?.objects(), ordinal, flags, false)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, handle) }?;
+    current::push(handle)
+}
+
+fn destroy(handle: Handle) -> Answer {
+    let mut objects = Driver::get()?.objects();
+    match objects.contexts.get(&handle) {
+        Some(Context { retained: None, .. }) => end(&mut objects, handle)?,
+        _ => return Err(Failure::INVALID_CONTEXT),
+    }
+    if current::get() == Some(handle) {
+        current::pop();
+    }
+    Ok(())
+}
+
+unsafe fn retain_primary(out: *mut Handle, ordinal: i32) -> Answer {
+    let driver = Driver::get()?;
+    let mut objects = driver.objects();
+    let handle = match objects.primary.get(&ordinal) {
+        Some(&handle) => handle,
+        None => {
+            let handle = create(&mut objects, ordinal, 0, true)?;
+            objects.primary.insert(ordinal, handle);
+            handle
+        }
+    };
+    if let Some(Context { retained: Some(count), .. }) = objects.contexts.get_mut(&handle) {
+        *count += 1;
+    }
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, handle) }
+}
+
+fn release_primary(ordinal: i32) -> Answer {
+    let driver = Driver::get()?;
+    driver.gpu(ordinal)?;
+    let mut objects = driver.objects();
+    let handle = *objects.primary.get(&ordinal).ok_or(Failure::INVALID_CONTEXT)?;
+    if let Some(Context { retained: Some(count), .. }) = objects.contexts.get_mut(&handle) {
+        *count -= 1;
+        if *count > 0 {
+            return Ok(());
+        }
+    }
+    objects.primary.remove(&ordinal);
+    end(&mut objects, handle)
+}
+
+/// Frees everything in the primary context, which stays retained.
+fn reset_primary(ordinal: i32) -> Answer {
+    let driver = Driver::get()?;
+    driver.gpu(ordinal)?;
+    let mut objects = driver.objects();
+    if let Some(&handle) = objects.primary.get(&ordinal) {
+        objects.allocations.free_all_of(handle, &driver.account);
+        objects.streams.retain(|_, stream| stream.context != handle);
+        objects.events.retain(|_, event| event.context != handle);
+    }
+    Ok(())
+}
+
+unsafe fn primary_state(ordinal: i32, flags: *mut u32, active: *mut i32) -> Answer {
+    let driver = Driver::get()?;
+    driver.gpu(ordinal)?;
+    let is_active = driver.objects().primary.contains_key(&ordinal);
+    // SAFETY: handed on from the caller.
+    unsafe {
+        put(flags, 0)?;
+        put(active, i32::from(is_active))
+    }
+}
+
+fn check(handle: Handle) -> Answer {
+    let known = handle == 0 || Driver::get()?.objects().contexts.contains_key(&handle);
+    if known { Ok(()) } else { Err(Failure::INVALID_CONTEXT) }
+}
+
+fn set_current(handle: Handle) -> Answer {
+    Driver::get()?;
+    check(handle)?;
+    current::set(handle);
+    Ok(())
+}
+
+fn push_current(handle: Handle) -> Answer {
+    Driver::get()?;
+    check(handle)?;
+    current::push(handle)
+}
+
+unsafe fn pop_current(out: *mut Handle) -> Answer {
+    Driver::get()?;
+    let handle = current::pop().ok_or(Failure::INVALID_CONTEXT)?;
+    // SAFETY: handed on from the caller; null means that it is not wanted.
+    unsafe { crate::abi::put_if_asked(out, handle) };
+    Ok(())
+}
+
+fn flags() -> Result<u32, Failure> {
+    let current = Current::get()?;
+    let objects = current.driver.objects();
+    objects.contexts.get(&current.handle).map(|context| context.flags).ok_or(Failure::INVALID_CONTEXT)
+}
+
+/// `CUlimit`: what a new context of the real driver has.
+fn limit(which: i32) -> Result<usize, Failure> {
+    Current::get()?;
+    match which {
+        // Stack, printf buffer, heap, synchronisation depth, pending launches, L2 fetch granularity, persisting L2.
+        0 => Ok(1024),
+        1 => Ok(1 << 20),
+        2 => Ok(8 << 20),
+        3 => Ok(2),
+        4 => Ok(2048),
+        5 => Ok(64),
+        6 => Ok(0),
+        _ => Err(Failure::INVALID_VALUE),
+    }
+}
+
+/// The API version that a context was created with.
+const API_VERSION: u32 = 3020;
+
+unsafe fn priority_range(least: *mut i32, greatest: *mut i32) -> Answer {
+    Current::get()?;
+    // SAFETY: handed on from the caller; null means that it is not wanted.
+    unsafe {
+        crate::abi::put_if_asked(least, 0);
+        crate::abi::put_if_asked(greatest, -5);
+    }
+    Ok(())
+}
+
+api! {
+    cuCtxCreate(out: *mut Handle, flags: u32, ordinal: i32) => create_current(out, flags, ordinal);
+    cuCtxCreate_v2(out: *mut Handle, flags: u32, ordinal: i32) => create_current(out, flags, ordinal);
+    cuCtxCreate_v3(out: *mut Handle, _parameters: usize, _count: i32, flags: u32, ordinal: i32) =>
+        create_current(out, flags, ordinal);
+    cuCtxDestroy(context: Handle) => destroy(context);
+    cuCtxDestroy_v2(context: Handle) => destroy(context);
+    cuCtxSetCurrent(context: Handle) => set_current(context);
+    cuCtxGetCurrent(out: *mut Handle) => Driver::get().and_then(|_| put(out, current::get().unwrap_or(0)));
+    cuCtxPushCurrent(context: Handle) => push_current(context);
+    cuCtxPushCurrent_v2(context: Handle) => push_current(context);
+    cuCtxPopCurrent(out: *mut Handle) => pop_current(out);
+    cuCtxPopCurrent_v2(out: *mut Handle) => pop_current(out);
+    cuCtxGetDevice(out: *mut i32) => put(out, Current::get()?.ordinal);
+    cuCtxGetFlags(out: *mut u32) => put(out, flags()?);
+    cuCtxSetFlags(_flags: u32) => Current::get().map(drop);
+    cuCtxGetId(context: Handle, out: *mut u64) =>
+        put(out, if context == 0 { Current::get()?.handle } else { check(context).map(|()| context)? } as u64);
+    cuCtxSynchronize() => { Current::get()?.synchronize(); Ok(()) };
+    cuCtxGetApiVersion(context: Handle, out: *mut u32) => check(context).and_then(|()| put(out, API_VERSION));
+    cuCtxGetLimit(out: *mut usize, which: i32) => put(out, limit(which)?);
+    cuCtxSetLimit(which: i32, _value: usize) => limit(which).map(drop);
+    cuCtxGetCacheConfig(out: *mut i32) => Current::get().and_then(|_| put(out, 0));
+    cuCtxSetCacheConfig(_config: i32) => Current::get().map(drop);
+    cuCtxGetSharedMemConfig(out: *mut i32) => Current::get().and_then(|_| put(out, 1));
+    cuCtxSetSharedMemConfig(_config: i32) => Current::get().map(drop);
+    cuCtxResetPersistingL2Cache() => Current::get().map(drop);
+    cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) => priority_range(least, greatest);
+    cuDevicePrimaryCtxRetain(out: *mut Handle, ordinal: i32) => retain_primary(out, ordinal);
+    cuDevicePrimaryCtxRelease(ordinal: i32) => release_primary(ordinal);
+    cuDevicePrimaryCtxRelease_v2(ordinal: i32) => release_primary(ordinal);
+    cuDevicePrimaryCtxReset(ordinal: i32) => reset_primary(ordinal);
+    cuDevicePrimaryCtxReset_v2(ordinal: i32) => reset_primary(ordinal);
+    cuDevicePrimaryCtxSetFlags(ordinal: i32, _flags: u32) => Driver::get()?.gpu(ordinal).map(drop);
+    cuDevicePrimaryCtxSetFlags_v2(ordinal: i32, _flags: u32) => Driver::get()?.gpu(ordinal).map(drop);
+    cuDevicePrimaryCtxGetState(ordinal: i32, flags: *mut u32, active: *mut i32) =>
+        primary_state(ordinal, flags, active);
+}

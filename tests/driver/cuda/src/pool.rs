@@ -1,0 +1,156 @@
+//! Stream-ordered allocation from memory pools. Memory is the GPU's again as soon as it is freed: a pool keeps
+//! nothing back.
+
+use crate::abi::{Address, Answer, Failure, Handle, api, get, put};
+use crate::context::Current;
+use crate::driver::{Driver, Objects};
+use crate::memory::{self, Kind};
+use crate::vmm::Location;
+
+/// A pool.
+pub(crate) struct Pool {
+    ordinal: i32,
+    /// Most bytes, 0: as many as the GPU has.
+    max_size: usize,
+    release_threshold: u64,
+    /// Most bytes ever in use.
+    high: u64,
+}
+
+/// `CUmemPoolProps`, up to what is used here.
+#[repr(C)]
+struct Properties {
+    kind: i32,
+    handle_types: i32,
+    location: [i32; 2],
+    win32: usize,
+    max_size: usize,
+}
+
+fn default_pool(objects: &mut Objects, ordinal: i32) -> Result<Handle, Failure> {
+    Driver::get()?.gpu(ordinal)?;
+    if let Some(&handle) = objects.default_pools.get(&ordinal) {
+        return Ok(handle);
+    }
+    let handle = objects.new_handle();
+    objects.pools.insert(handle, Pool { ordinal, max_size: 0, release_threshold: 0, high: 0 });
+    objects.default_pools.insert(ordinal, handle);
+    Ok(handle)
+}
+
+unsafe fn put_default_pool(out: *mut Handle, ordinal: i32) -> Answer {
+    let handle = default_pool(&mut Driver::get()?.objects(), ordinal)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, handle) }
+}
+
+unsafe fn create(out: *mut Handle, properties: *const Properties) -> Answer {
+    // SAFETY: handed on from the caller.
+    let properties = unsafe { get(properties) }?;
+    let ordinal = properties.location[1];
+    let driver = Driver::get()?;
+    driver.gpu(ordinal)?;
+    let mut objects = driver.objects();
+    let handle = objects.new_handle();
+    let pool = Pool { ordinal, max_size: properties.max_size, release_threshold: 0, high: 0 };
+    objects.pools.insert(handle, pool);
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, handle) }
+}
+
+fn destroy(handle: Handle) -> Answer {
+    let mut objects = Driver::get()?.objects();
+    if objects.default_pools.values().any(|&pool| pool == handle) {
+        return Err(Failure::INVALID_VALUE);
+    }
+    objects.pools.remove(&handle).map(drop).ok_or(Failure::INVALID_VALUE)
+}
+
+/// Allocates from a pool; without one from the default pool of the current context's GPU.
+unsafe fn allocate(out: *mut Address, size: usize, pool: Option<Handle>) -> Answer {
+    let current = Current::get()?;
+    let driver = current.driver;
+    let (handle, ordinal) = {
+        let mut objects = driver.objects();
+        let handle = match pool {
+            Some(handle) => handle,
+            None => default_pool(&mut objects, current.ordinal)?,
+        };
+        let in_use = objects.allocations.in_pool(handle);
+        let pool = objects.pools.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?;
+        if pool.max_size != 0 && in_use.saturating_add(size as u64) > pool.max_size as u64 {
+            return Err(Failure::OUT_OF_MEMORY);
+        }
+        pool.high = pool.high.max(in_use + size as u64);
+        (handle, pool.ordinal)
+    };
+    let (number, gpu) = driver.gpu(ordinal)?;
+    let place = Current { ordinal, number, gpu, ..current };
+    let address = memory::allocate(&place, size, Kind::Device, handle)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, address) }
+}
+
+/// `CUmemPool_attribute`s that are 64-bit numbers.
+const RELEASE_THRESHOLD: i32 = 4;
+const RESERVED_CURRENT: i32 = 5;
+const RESERVED_HIGH: i32 = 6;
+const USED_CURRENT: i32 = 7;
+const USED_HIGH: i32 = 8;
+
+unsafe fn get_attribute(handle: Handle, which: i32, out: *mut u64) -> Answer {
+    let objects = Driver::get()?.objects();
+    let pool = objects.pools.get(&handle).ok_or(Failure::INVALID_VALUE)?;
+    let value = match which {
+        // How freed memory may be reused: always allowed, as by default; these are C ints.
+        // SAFETY: handed on from the caller.
+        1..=3 => return unsafe { put(out.cast::<i32>(), 1) },
+        RELEASE_THRESHOLD => pool.release_threshold,
+        RESERVED_CURRENT | USED_CURRENT => objects.allocations.in_pool(handle),
+        RESERVED_HIGH | USED_HIGH => pool.high,
+        _ => return Err(Failure::INVALID_VALUE),
+    };
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, value) }
+}
+
+unsafe fn set_attribute(handle: Handle, which: i32, value: *const u64) -> Answer {
+    let mut objects = Driver::get()?.objects();
+    let in_use = objects.allocations.in_pool(handle);
+    let pool = objects.pools.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?;
+    match which {
+        1..=3 => {}
+        // SAFETY: handed on from the caller.
+        RELEASE_THRESHOLD => pool.release_threshold = *unsafe { get(value) }?,
+        RESERVED_HIGH | USED_HIGH => pool.high = in_use,
+        _ => return Err(Failure::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+fn exists(handle: Handle) -> Answer {
+    Driver::get()?.objects().pools.get(&handle).map(drop).ok_or(Failure::INVALID_VALUE)
+}
+
+use Address as A;
+
+api! {
+    cuDeviceGetDefaultMemPool(out: *mut Handle, ordinal: i32) => put_default_pool(out, ordinal);
+    cuDeviceGetMemPool(out: *mut Handle, ordinal: i32) => put_default_pool(out, ordinal);
+    cuMemPoolCreate(out: *mut Handle, properties: *const Properties) => create(out, properties);
+    cuMemPoolDestroy(pool: Handle) => destroy(pool);
+    cuMemPoolGetAttribute(pool: Handle, which: i32, out: *mut u64) => get_attribute(pool, which, out);
+    cuMemPoolSetAttribute(pool: Handle, which: i32, value: *const u64) => set_attribute(pool, which, value);
+    cuMemPoolTrimTo(pool: Handle, _keep: usize) => exists(pool);
+    cuMemPoolSetAccess(pool: Handle, _access: usize, _count: usize) => exists(pool);
+    cuMemPoolGetAccess(out: *mut i32, pool: Handle, _location: *const Location) =>
+        exists(pool).and_then(|()| put(out, 3));
+    cuMemAllocAsync(out: *mut A, size: usize, _stream: Handle) => allocate(out, size, None);
+    cuMemAllocAsync_ptsz(out: *mut A, size: usize, _stream: Handle) => allocate(out, size, None);
+    cuMemAllocFromPoolAsync(out: *mut A, size: usize, pool: Handle, _stream: Handle) =>
+        allocate(out, size, Some(pool));
+    cuMemAllocFromPoolAsync_ptsz(out: *mut A, size: usize, pool: Handle, _stream: Handle) =>
+        allocate(out, size, Some(pool));
+    cuMemFreeAsync(address: A, _stream: Handle) => memory::free_device(address);
+    cuMemFreeAsync_ptsz(address: A, _stream: Handle) => memory::free_device(address);
+}

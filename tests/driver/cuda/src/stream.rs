@@ -1,0 +1,234 @@
+//! Streams and events: points in the process's sequence of kernels.
+
+use core::ffi::c_void;
+
+use sim_node::fault::Fault;
+use sim_node::sm::{self, Point};
+
+use crate::abi::{Answer, Failure, Handle, api, put};
+use crate::context::Current;
+use crate::driver::{Driver, Objects};
+
+/// A stream.
+pub(crate) struct Stream {
+    pub(crate) context: Handle,
+    flags: u32,
+    priority: i32,
+    /// Where its last kernel will have ended.
+    last: Point,
+}
+
+/// An event.
+pub(crate) struct Event {
+    pub(crate) context: Handle,
+    /// The GPU's number in the node, and what was launched before the record there; `None` before a record.
+    recorded: Option<(usize, Point)>,
+    /// Monotonic nanoseconds of the record: an event never comes earlier.
+    recorded_at: u64,
+}
+
+/// Handles that name a default stream: the context's, the legacy one, the thread's.
+fn is_default(stream: Handle) -> bool {
+    stream <= 2
+}
+
+/// Notes a launch in its stream.
+pub(crate) fn launched(current: &Current, stream: Handle, point: Point) -> Answer {
+    if is_default(stream) {
+        return Ok(());
+    }
+    let mut objects = current.driver.objects();
+    objects.streams.get_mut(&stream).ok_or(Failure::INVALID_HANDLE)?.last = point;
+    Ok(())
+}
+
+/// Where the last kernel of a stream will have ended. The default streams wait for all of the process.
+fn last(objects: &Objects, current: &Current, stream: Handle) -> Result<Point, Failure> {
+    if is_default(stream) {
+        return Ok(sm::last(&current.driver.account, current.number));
+    }
+    objects.streams.get(&stream).map(|stream| stream.last).ok_or(Failure::INVALID_HANDLE)
+}
+
+fn fault(current: &Current) -> Answer {
+    match current.driver.account.gpu(current.number).fault(Fault::CudaLaunch) {
+        0 => Ok(()),
+        code => Err(Failure(code as u32)),
+    }
+}
+
+unsafe fn create(out: *mut Handle, flags: u32, priority: i32) -> Answer {
+    let current = Current::get()?;
+    let mut objects = current.driver.objects();
+    let handle = objects.new_handle();
+    objects.streams.insert(handle, Stream { context: current.handle, flags, priority, last: Point(0) });
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, handle) }
+}
+
+fn destroy(stream: Handle) -> Answer {
+    Driver::get()?.objects().streams.remove(&stream).map(drop).ok_or(Failure::INVALID_HANDLE)
+}
+
+fn point_of(stream: Handle) -> Result<(Current, Point), Failure> {
+    let current = Current::get()?;
+    fault(&current)?;
+    let point = last(&current.driver.objects(), &current, stream)?;
+    Ok((current, point))
+}
+
+fn synchronize(stream: Handle) -> Answer {
+    let (current, point) = point_of(stream)?;
+    sm::wait(&current.driver.account, current.number, point);
+    Ok(())
+}
+
+fn query(stream: Handle) -> Answer {
+    let (current, point) = point_of(stream)?;
+    if sm::is_done(&current.driver.account, current.number, point) { Ok(()) } else { Err(Failure::NOT_READY) }
+}
+
+/// Kernels of a process run in the order of their launches, so a stream need not be told to wait.
+fn wait_event(stream: Handle, event: Handle) -> Answer {
+    let current = Current::get()?;
+    let objects = current.driver.objects();
+    last(&objects, &current, stream)?;
+    objects.events.get(&event).map(drop).ok_or(Failure::INVALID_HANDLE)
+}
+
+/// Calls a function of the program when the stream has got there: here, by waiting.
+unsafe fn host_function(
+    stream: Handle,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> Answer {
+    let function = function.ok_or(Failure::INVALID_VALUE)?;
+    synchronize(stream)?;
+    // SAFETY: the caller's function, with the caller's argument.
+    unsafe { function(data) };
+    Ok(())
+}
+
+/// Something of a stream; the default streams have zeros.
+unsafe fn property<T: Default>(stream: Handle, out: *mut T, of: fn(&Stream) -> T) -> Answer {
+    let current = Current::get()?;
+    let objects = current.driver.objects();
+    last(&objects, &current, stream)?;
+    let value = objects.streams.get(&stream).map(of).unwrap_or_default();
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, value) }
+}
+
+unsafe fn context_of(stream: Handle, out: *mut Handle) -> Answer {
+    let current = Current::get()?;
+    let objects = current.driver.objects();
+    last(&objects, &current, stream)?;
+    let context = objects.streams.get(&stream).map_or(current.handle, |stream| stream.context);
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, context) }
+}
+
+unsafe fn create_event(out: *mut Handle) -> Answer {
+    let current = Current::get()?;
+    let mut objects = current.driver.objects();
+    let handle = objects.new_handle();
+    objects.events.insert(handle, Event { context: current.handle, recorded: None, recorded_at: 0 });
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, handle) }
+}
+
+fn destroy_event(event: Handle) -> Answer {
+    Driver::get()?.objects().events.remove(&event).map(drop).ok_or(Failure::INVALID_HANDLE)
+}
+
+fn record(event: Handle, stream: Handle) -> Answer {
+    let (current, point) = point_of(stream)?;
+    let mut objects = current.driver.objects();
+    let event = objects.events.get_mut(&event).ok_or(Failure::INVALID_HANDLE)?;
+    event.recorded = Some((current.number, point));
+    event.recorded_at = sim_node::sys::now();
+    Ok(())
+}
+
+/// What an event waits for, if it was recorded, and when that was.
+fn recorded(driver: &Driver, event: Handle) -> Result<(Option<(usize, Point)>, u64), Failure> {
+    let objects = driver.objects();
+    let event = objects.events.get(&event).ok_or(Failure::INVALID_HANDLE)?;
+    Ok((event.recorded, event.recorded_at))
+}
+
+/// An event that was never recorded has happened.
+fn query_event(event: Handle) -> Answer {
+    let driver = Driver::get()?;
+    match recorded(driver, event)?.0 {
+        Some((gpu, point)) if !sm::is_done(&driver.account, gpu, point) => Err(Failure::NOT_READY),
+        _ => Ok(()),
+    }
+}
+
+fn synchronize_event(event: Handle) -> Answer {
+    let driver = Driver::get()?;
+    if let Some((gpu, point)) = recorded(driver, event)?.0 {
+        sm::wait(&driver.account, gpu, point);
+    }
+    Ok(())
+}
+
+/// When an event happened, in monotonic nanoseconds.
+fn happened_at(driver: &Driver, event: Handle) -> Result<u64, Failure> {
+    let (recorded, recorded_at) = recorded(driver, event)?;
+    let (gpu, point) = recorded.ok_or(Failure::INVALID_HANDLE)?;
+    if !sm::is_done(&driver.account, gpu, point) {
+        return Err(Failure::NOT_READY);
+    }
+    Ok(sm::ended_at(&driver.account, gpu, point).max(recorded_at))
+}
+
+unsafe fn elapsed(milliseconds: *mut f32, start: Handle, end: Handle) -> Answer {
+    let driver = Driver::get()?;
+    let nanoseconds = happened_at(driver, end)? as i64 - happened_at(driver, start)? as i64;
+    // SAFETY: handed on from the caller.
+    unsafe { put(milliseconds, nanoseconds as f32 / 1e6) }
+}
+
+type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
+type Out = *mut Handle;
+
+api! {
+    cuStreamCreate(out: Out, flags: u32) => create(out, flags, 0);
+    cuStreamCreateWithPriority(out: Out, flags: u32, priority: i32) => create(out, flags, priority);
+    cuStreamDestroy(stream: Handle) => destroy(stream);
+    cuStreamDestroy_v2(stream: Handle) => destroy(stream);
+    cuStreamSynchronize(stream: Handle) => synchronize(stream);
+    cuStreamSynchronize_ptsz(stream: Handle) => synchronize(stream);
+    cuStreamQuery(stream: Handle) => query(stream);
+    cuStreamQuery_ptsz(stream: Handle) => query(stream);
+    cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) => wait_event(stream, event);
+    cuStreamWaitEvent_ptsz(stream: Handle, event: Handle, _flags: u32) => wait_event(stream, event);
+    cuStreamGetFlags(stream: Handle, out: *mut u32) => property(stream, out, |stream| stream.flags);
+    cuStreamGetFlags_ptsz(stream: Handle, out: *mut u32) => property(stream, out, |stream| stream.flags);
+    cuStreamGetPriority(stream: Handle, out: *mut i32) => property(stream, out, |stream| stream.priority);
+    cuStreamGetPriority_ptsz(stream: Handle, out: *mut i32) => property(stream, out, |stream| stream.priority);
+    cuStreamGetCtx(stream: Handle, out: Out) => context_of(stream, out);
+    cuStreamGetCtx_ptsz(stream: Handle, out: Out) => context_of(stream, out);
+    cuStreamGetId(stream: Handle, out: *mut u64) => put(out, stream as u64);
+    cuStreamGetId_ptsz(stream: Handle, out: *mut u64) => put(out, stream as u64);
+    // CU_STREAM_CAPTURE_STATUS_NONE: graphs are not simulated.
+    cuStreamIsCapturing(stream: Handle, out: *mut i32) => property(stream, out, |_| 0);
+    cuStreamIsCapturing_ptsz(stream: Handle, out: *mut i32) => property(stream, out, |_| 0);
+    cuThreadExchangeStreamCaptureMode(_mode: *mut i32) => Driver::get().map(drop);
+    cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mut c_void) =>
+        host_function(stream, function, data);
+    cuLaunchHostFunc_ptsz(stream: Handle, function: HostFunction, data: *mut c_void) =>
+        host_function(stream, function, data);
+    cuEventCreate(out: Out, _flags: u32) => create_event(out);
+    cuEventDestroy(event: Handle) => destroy_event(event);
+    cuEventDestroy_v2(event: Handle) => destroy_event(event);
+    cuEventRecord(event: Handle, stream: Handle) => record(event, stream);
+    cuEventRecord_ptsz(event: Handle, stream: Handle) => record(event, stream);
+    cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: u32) => record(event, stream);
+    cuEventRecordWithFlags_ptsz(event: Handle, stream: Handle, _flags: u32) => record(event, stream);
+    cuEventQuery(event: Handle) => query_event(event);
+    cuEventSynchronize(event: Handle) => synchronize_event(event);
+    cuEventElapsedTime(milliseconds: *mut f32, start: Handle, end: Handle) => elapsed(milliseconds, start, end);
+}
