@@ -31,7 +31,8 @@ simulated:
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/fgpu
 	install -m 0755 $(addprefix $(STATIC)/,$(STATIC_PROGRAMS)) target/release/fgpu $(DESTDIR)$(PREFIX)/bin
-	install -m 0644 quota/target/release/libfgpu-cuda.so quota/target/release/libfgpu-nvml.so $(DESTDIR)$(PREFIX)/lib/fgpu
+	install -m 0644 quota/target/release/libfgpu_cuda.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-cuda.so
+	install -m 0644 quota/target/release/libfgpu_nvml.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-nvml.so
 
 lint:
 	$(CARGO) fmt --all --check
