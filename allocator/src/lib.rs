@@ -17,7 +17,7 @@
 //!
 //! All processes that share a directory must see the same pid namespace: leases name their holders by pid.
 
-#![cfg_attr(not(test), forbid(unsafe_code))]
+#![forbid(unsafe_code)]
 
 mod capacity;
 mod error;

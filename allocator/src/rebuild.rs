@@ -60,7 +60,8 @@ impl Store {
         let (spare_lines, _) = salvage(&spare, &self.boot);
         let mut rebuilt = Rebuilt { damaged, ..Rebuilt::default() };
         let mut lines = Vec::new();
-        for line in main_lines.into_iter().chain(spare_lines) {
+        let whole = main_lines.into_iter().map(|line| (line, true));
+        for (line, latest) in whole.chain(spare_lines.into_iter().map(|line| (line, false))) {
             // A whole line of our own is a lease; one that is not is as good as damaged.
             let Ok(mut lease) = image::lease(line) else { continue };
             let same = |other: &&Lease| other.grant.nonce == lease.grant.nonce;
@@ -68,6 +69,9 @@ impl Store {
                 continue;
             }
             match judge(&self.host, &lease) {
+                // The lost line may have known of an init that lives: only a container that has not even a folder
+                // is certain to be gone.
+                Ok(Life::Dead) if !latest && folders.contains(&lease.grant.nonce) => continue,
                 Ok(Life::Dead) => {
                     rebuilt.freed.push(lease);
                     continue;

@@ -1,0 +1,256 @@
+//! Every operation, killed at each of its system calls, and each of its system calls failed.
+//!
+//! The operation runs in a child that is traced from system call to system call. After each the node must be one on
+//! which the operation has happened or has not, and nothing else.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+
+use fgpu_allocator::{Process, Rules, Store};
+use fgpu_spec::Nonce;
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill, raise};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::node::{assert_no_overcommit, claim, folder, forked, inventory, reserve};
+
+/// What is traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    /// Into a node that has no file yet.
+    First,
+    Reserve,
+    /// One that finds no room at first, and frees a dead container's.
+    ReserveAgain,
+    Activate,
+    Release,
+    Reconcile,
+    Rebuild,
+}
+
+const ALL: [Operation; 7] = [
+    Operation::First,
+    Operation::Reserve,
+    Operation::ReserveAgain,
+    Operation::Activate,
+    Operation::Release,
+    Operation::Reconcile,
+    Operation::Rebuild,
+];
+
+/// A node before an operation: `ours` lives, `dead` does not.
+struct Scene {
+    dir: tempfile::TempDir,
+    store: Store,
+    /// Who holds `ours`.
+    me: Process,
+    ours: Option<Nonce>,
+    dead: Option<Nonce>,
+}
+
+/// Nobody: no process has this pid and start time.
+const NOBODY: Process = Process { pid: i32::MAX, start: 1 };
+
+impl Scene {
+    fn new(operation: Operation) -> Self {
+        let dir = folder();
+        let store = Store::open(dir.path()).unwrap();
+        let me = Process::current().unwrap();
+        let (mut ours, mut dead) = (None, None);
+        if operation != Operation::First {
+            let lease = reserve(&store, 1, 500_000, &claim("ours", me)).unwrap();
+            fs::create_dir_all(store.container_dir(&lease.grant.nonce)).unwrap();
+            ours = Some(lease.grant.nonce);
+            let lease = reserve(&store, 1, 250_000, &claim("dead", NOBODY)).unwrap();
+            fs::create_dir_all(store.container_dir(&lease.grant.nonce)).unwrap();
+            dead = Some(lease.grant.nonce);
+        }
+        if operation == Operation::Rebuild {
+            let file = dir.path().join("allocations.json");
+            let mut bytes = fs::read(&file).unwrap();
+            bytes[30] ^= 1;
+            fs::write(file, bytes).unwrap();
+        }
+        Self { dir, store, me, ours, dead }
+    }
+
+    /// Does it; `true` if it says that it is done.
+    fn run(&self, operation: Operation) -> bool {
+        let nobody = |id| claim(id, NOBODY);
+        match operation {
+            Operation::First | Operation::Reserve => reserve(&self.store, 1, 250_000, &nobody("new")).is_ok(),
+            Operation::ReserveAgain => reserve(&self.store, 1, 500_000, &nobody("new")).is_ok(),
+            Operation::Activate => self.store.activate(&self.ours.unwrap(), Some(self.me), None).is_ok(),
+            Operation::Release => self.store.release(&self.ours.unwrap()).is_ok(),
+            Operation::Reconcile => self.store.reconcile().is_ok(),
+            Operation::Rebuild => self.store.rebuild(false).is_ok(),
+        }
+    }
+
+    /// The names of the leases that there are now, with their states.
+    fn state(&self) -> Option<BTreeSet<(String, bool)>> {
+        let leases = self.store.leases().ok()?;
+        assert_no_overcommit(&leases, &inventory(1), &Rules::default());
+        Some(leases.into_iter().map(|lease| (lease.key.id, lease.init.is_some())).collect())
+    }
+
+    /// Checks the node after the operation said `done`, or nothing at all.
+    fn check(&self, operation: Operation, done: Option<bool>, before: &Option<BTreeSet<(String, bool)>>) {
+        match File::open(self.dir.path().join("lock")) {
+            Ok(lock) => lock.try_lock().expect("the lock is free when nobody is left"),
+            Err(error) => assert_eq!((operation, error.kind()), (Operation::First, ErrorKind::NotFound)),
+        }
+        let set = |names: &[(&str, bool)]| {
+            Some(names.iter().map(|&(name, init)| (name.to_owned(), init)).collect::<BTreeSet<_>>())
+        };
+        let after = match operation {
+            Operation::First => set(&[("new", false)]),
+            Operation::Reserve => set(&[("ours", false), ("dead", false), ("new", false)]),
+            Operation::ReserveAgain => set(&[("ours", false), ("new", false)]),
+            Operation::Activate => set(&[("ours", true), ("dead", false)]),
+            Operation::Release => set(&[("dead", false)]),
+            Operation::Reconcile | Operation::Rebuild => set(&[("ours", false)]),
+        };
+        let swept = set(&[("ours", false)]);
+        let now = self.state();
+        match done {
+            // One of whom it cannot be told whether he lives keeps his lease.
+            Some(true) if operation == Operation::Reconcile || operation == Operation::Rebuild => {
+                assert!(now == after || now == set(&[("ours", false), ("dead", false)]), "{now:?}");
+            }
+            Some(true) => assert_eq!(now, after, "it said that it was done"),
+            // The dead may have been freed before it failed.
+            Some(false) if operation == Operation::ReserveAgain => {
+                assert!(now == *before || now == swept, "it said that it failed: {now:?}");
+            }
+            // The file is written, and what comes after it failed.
+            Some(false) if operation == Operation::Reconcile || operation == Operation::Rebuild => {
+                assert!(now == *before || now == after, "{now:?}");
+            }
+            Some(false) => assert_eq!(now, *before, "it said that it failed"),
+            None => assert!(
+                now == *before || now == after || operation == Operation::ReserveAgain && now == swept,
+                "half a change: {now:?}"
+            ),
+        }
+        if operation == Operation::Rebuild {
+            self.store.rebuild(false).unwrap();
+        }
+        // One reconcile clears it, and the node serves as before.
+        self.store.reconcile().unwrap();
+        let leases = self.store.leases().unwrap();
+        let ours = self.ours.filter(|_| operation != Operation::Release || now == *before);
+        assert_eq!(leases.iter().map(|lease| lease.grant.nonce).collect::<Vec<_>>(), Vec::from_iter(ours));
+        if let Some(gone) = self.dead {
+            assert!(!self.store.container_dir(&gone).exists());
+        }
+        assert_eq!(ours.is_some(), self.ours.is_some_and(|nonce| self.store.container_dir(&nonce).exists()));
+        let leftovers: Vec<_> = fs::read_dir(self.dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.starts_with("allocations.json.corrupt-"))
+            .filter(|name| {
+                !["lock", "allocations.json", "allocations.json.spare", "containers"].contains(&&**name)
+            })
+            .collect();
+        assert_eq!(leftovers, [""; 0]);
+        let rest = if ours.is_some() { 500_000 } else { 1_000_000 };
+        reserve(&self.store, 1, rest, &claim("last", NOBODY)).unwrap();
+    }
+
+    /// Starts the operation in a child that waits at its first system call.
+    fn start(&self, operation: Operation) -> Pid {
+        let child = forked(|| {
+            ptrace::traceme().unwrap();
+            raise(Signal::SIGSTOP).unwrap();
+            i32::from(!self.run(operation))
+        });
+        assert!(matches!(waitpid(child, None).unwrap(), WaitStatus::Stopped(_, Signal::SIGSTOP)));
+        ptrace::setoptions(
+            child,
+            ptrace::Options::PTRACE_O_TRACESYSGOOD | ptrace::Options::PTRACE_O_EXITKILL,
+        )
+        .unwrap();
+        child
+    }
+}
+
+/// Lets it run to the next entry into or return from a system call; its end if it ends.
+fn step(child: Pid) -> Option<Option<bool>> {
+    let mut signal = None;
+    loop {
+        ptrace::syscall(child, signal).unwrap();
+        match waitpid(child, Some(WaitPidFlag::__WALL)).unwrap() {
+            WaitStatus::PtraceSyscall(_) => return None,
+            WaitStatus::Stopped(_, other) => signal = Some(other),
+            WaitStatus::Exited(_, 0) => return Some(Some(true)),
+            WaitStatus::Exited(_, 1) => return Some(Some(false)),
+            // Out of memory: Rust aborts.
+            WaitStatus::Signaled(..) => return Some(None),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn killed_between_any_two_system_calls() {
+    for operation in ALL {
+        let mut stops = 0;
+        for kill_at in 0.. {
+            let scene = Scene::new(operation);
+            let before = scene.state();
+            let child = scene.start(operation);
+            let end = (0..kill_at).find_map(|_| step(child));
+            if end.is_none() {
+                kill(child, Signal::SIGKILL).unwrap();
+                waitpid(child, Some(WaitPidFlag::__WALL)).unwrap();
+            }
+            scene.check(operation, end.flatten(), &before);
+            stops = kill_at;
+            if end.is_some() {
+                assert_eq!(end, Some(Some(true)), "left alone it works");
+                break;
+            }
+        }
+        assert!(stops > 10, "{operation:?} has made {stops} stops only: is it traced?");
+    }
+}
+
+/// Fails each system call in turn, as a full disk, a failing one, a lack of memory or a signal would.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn any_system_call_may_fail() {
+    for operation in ALL {
+        for errno in [Errno::ENOSPC, Errno::EIO, Errno::ENOMEM, Errno::EINTR] {
+            for fail_at in 0.. {
+                let scene = Scene::new(operation);
+                let before = scene.state();
+                let child = scene.start(operation);
+                // Each call stops twice: at its entry and at its return.
+                let mut end = (0..2 * fail_at + 1).find_map(|_| step(child));
+                let reached = end.is_none();
+                if reached {
+                    let mut registers = ptrace::getregs(child).unwrap();
+                    // The end cannot fail; std panics if a folder's descriptor cannot be closed, which no kernel does.
+                    let spared = [nix::libc::SYS_exit_group, nix::libc::SYS_close];
+                    if !spared.contains(&(registers.orig_rax as i64)) {
+                        registers.orig_rax = u64::MAX;
+                        ptrace::setregs(child, registers).unwrap();
+                        assert_eq!(step(child), None);
+                        let mut registers = ptrace::getregs(child).unwrap();
+                        registers.rax = (-(errno as i64)) as u64;
+                        ptrace::setregs(child, registers).unwrap();
+                    }
+                    end = std::iter::from_fn(|| Some(step(child))).find_map(|end| end);
+                }
+                scene.check(operation, end.flatten(), &before);
+                if !reached {
+                    break;
+                }
+            }
+        }
+    }
+}

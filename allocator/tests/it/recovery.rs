@@ -1,0 +1,221 @@
+//! Damage to the allocator file, and full disks.
+
+use std::fs;
+use std::path::PathBuf;
+
+use fgpu_allocator::{Error, Process, Store};
+use fgpu_spec::{Code, Nonce};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::node::{Node, claim, folder, forked, key, reserve, status};
+
+/// The damaged files that are kept.
+fn kept(node: &Node) -> Vec<PathBuf> {
+    let entries = fs::read_dir(node.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_str().unwrap().contains("allocations.json.corrupt-")).collect()
+}
+
+/// Flips a bit of the n-th line.
+fn damage_line(node: &Node, line: usize) -> Vec<u8> {
+    let mut bytes = fs::read(node.file()).unwrap();
+    let starts: Vec<_> = (0..bytes.len()).filter(|&at| at == 0 || bytes[at - 1] == b'\n').collect();
+    bytes[starts[line] + 50] ^= 1;
+    fs::write(node.file(), &bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_damaged_file_stops_everything_and_is_kept() {
+    let node = Node::new();
+    let lease = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
+    reserve(&node.store, 1, 250_000, &claim("b", node.spawn())).unwrap();
+    let bytes = damage_line(&node, 1);
+    let nonce = lease.grant.nonce;
+    for _ in 0..2 {
+        let error = reserve(&node.store, 1, 250_000, &claim("c", node.spawn())).unwrap_err();
+        assert_eq!(error.code, Code::StateCorrupt);
+        let kept = kept(&node);
+        assert_eq!(kept.len(), 1, "one copy, however often it is met");
+        assert_eq!(fs::read(&kept[0]).unwrap(), bytes);
+        assert!(error.message.contains(kept[0].to_str().unwrap()), "{error}");
+        assert!(error.message.contains("fgpu gc --rebuild"), "{error}");
+        for error in [
+            node.store.activate(&nonce, None, None).unwrap_err(),
+            node.store.release(&nonce).unwrap_err(),
+            node.store.release_key(&key("a")).unwrap_err(),
+            node.store.leases().unwrap_err(),
+            node.store.reconcile().unwrap_err(),
+        ] {
+            assert_eq!(fgpu_spec::Error::from(error).code, Code::StateCorrupt);
+        }
+        assert_eq!(fs::read(node.file()).unwrap(), bytes, "nothing may overwrite it");
+    }
+}
+
+#[test]
+fn a_rebuild_keeps_what_is_whole_and_lives() {
+    let node = Node::new();
+    let makers: Vec<_> = (0..3).map(|_| node.spawn()).collect();
+    let mut leases = Vec::new();
+    for (maker, id) in makers.iter().zip(["a", "b", "c"]) {
+        leases.push(reserve(&node.store, 1, 250_000, &claim(id, *maker)).unwrap());
+        node.make_folder(&leases[leases.len() - 1]);
+    }
+    node.kill(makers[1]);
+    // The third line is in this file only: the one before it does not have it yet.
+    let bytes = damage_line(&node, 3);
+    let Err(Error::Unaccounted { lost, .. }) = node.store.rebuild(false) else {
+        panic!("it must not forget")
+    };
+    assert_eq!(lost, [leases[2].grant.nonce]);
+    assert_eq!(fs::read(node.file()).unwrap(), bytes, "nothing may have changed");
+    let rebuilt = node.store.rebuild(true).unwrap();
+    assert_eq!(rebuilt.kept, [leases[0].clone()]);
+    assert_eq!(rebuilt.freed, [leases[1].clone()]);
+    assert_eq!((rebuilt.damaged, rebuilt.lost), (1, vec![leases[2].grant.nonce]));
+    assert_eq!(fs::read(rebuilt.aside.unwrap()).unwrap(), bytes);
+    assert_eq!(node.store.leases().unwrap(), [leases[0].clone()]);
+    assert_eq!(node.folders(), [leases[0].grant.nonce.to_string()]);
+    // The node works again, and the copy stays as it was.
+    for id in ["d", "e"] {
+        reserve(&node.store, 1, 250_000, &claim(id, node.spawn())).unwrap();
+    }
+    assert_eq!(fs::read(&kept(&node)[0]).unwrap(), bytes);
+}
+
+#[test]
+fn a_rebuild_finds_lost_lines_in_the_file_before() {
+    let node = Node::new();
+    let lease = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
+    node.make_folder(&lease);
+    for damage in ["", "\0\0\0\0", "{\"version\":1,\"check\":\"0000000000000000\""] {
+        let maker = node.spawn();
+        reserve(&node.store, 1, 250_000, &claim("b", maker)).unwrap();
+        reserve(&node.store, 1, 250_000, &claim("c", maker)).unwrap();
+        node.kill(maker);
+        fs::write(node.file(), damage).unwrap();
+        let rebuilt = node.store.rebuild(false).unwrap();
+        assert_eq!(rebuilt.kept, [lease.clone()]);
+        assert_eq!(rebuilt.freed.len(), 1, "b was in it, c was not yet");
+    }
+}
+
+#[test]
+fn a_rebuild_does_not_trust_an_older_line_to_say_who_is_dead() {
+    let node = Node::new();
+    let maker = node.spawn();
+    let lease = reserve(&node.store, 1, 250_000, &claim("a", maker)).unwrap();
+    node.make_folder(&lease);
+    node.store.activate(&lease.grant.nonce, Some(node.spawn()), None).unwrap();
+    node.kill(maker);
+    // Only the line before the activation is left, and it does not know the init that lives.
+    damage_line(&node, 1);
+    let Err(Error::Unaccounted { lost, .. }) = node.store.rebuild(false) else {
+        panic!("it must not free it")
+    };
+    assert_eq!(lost, [lease.grant.nonce]);
+}
+
+#[test]
+fn a_missing_file_is_not_an_empty_one_while_containers_hold_grants() {
+    let node = Node::new();
+    let maker = node.spawn();
+    let lease = reserve(&node.store, 1, 250_000, &claim("a", maker)).unwrap();
+    reserve(&node.store, 1, 250_000, &claim("b", maker)).unwrap();
+    node.make_folder(&lease);
+    fs::remove_file(node.file()).unwrap();
+    let error = reserve(&node.store, 1, 250_000, &claim("c", maker)).unwrap_err();
+    assert_eq!(error.code, Code::StateCorrupt);
+    assert!(error.message.contains("is missing although containers hold grants"), "{error}");
+    assert_eq!(node.store.rebuild(false).unwrap().kept, [lease]);
+    node.store.leases().unwrap();
+}
+
+#[test]
+fn a_rebuild_of_a_sound_file_is_a_reconcile() {
+    let node = Node::new();
+    let maker = node.spawn();
+    let lease = reserve(&node.store, 1, 250_000, &claim("a", maker)).unwrap();
+    assert_eq!(node.store.rebuild(true).unwrap().kept, [lease.clone()]);
+    node.kill(maker);
+    let rebuilt = node.store.rebuild(true).unwrap();
+    assert_eq!((rebuilt.kept, rebuilt.freed, rebuilt.aside), (vec![], vec![lease], None));
+}
+
+#[test]
+fn lines_of_another_boot_are_not_salvaged() {
+    let mut node = Node::new();
+    let maker = node.spawn();
+    reserve(&node.store, 1, 250_000, &claim("a", maker)).unwrap();
+    reserve(&node.store, 1, 250_000, &claim("b", maker)).unwrap();
+    damage_line(&node, 0);
+    node.reboot(2);
+    // The same pid and start time again: at boot that happens.
+    let again = node.spawn_as(maker.pid, 0);
+    assert!(again.start >= maker.start);
+    let rebuilt = node.store.rebuild(false).unwrap();
+    assert_eq!((rebuilt.kept, rebuilt.damaged), (vec![], 2));
+}
+
+#[test]
+fn another_version_is_left_alone() {
+    let node = Node::new();
+    reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
+    let text = fs::read_to_string(node.file()).unwrap().replacen("{\"version\":1,", "{\"version\":2,", 1);
+    fs::write(node.file(), &text).unwrap();
+    for error in [node.store.leases().unwrap_err(), node.store.rebuild(true).unwrap_err()] {
+        assert!(matches!(error, Error::Version { found: 2, known: 1, .. }), "{error}");
+    }
+    assert_eq!(reserve(&node.store, 1, 1, &claim("b", node.spawn())).unwrap_err().code, Code::StateCorrupt);
+    assert_eq!(fs::read_to_string(node.file()).unwrap(), text);
+    assert_eq!(kept(&node), [] as [PathBuf; 0]);
+}
+
+/// On a tmpfs of 64 KiB: reserves until it is full, then releases everything.
+#[test]
+fn on_a_full_disk_a_reserve_fails_cleanly_and_a_release_works() {
+    let dir = folder();
+    let child = forked(|| {
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+        let options = Some("size=64k");
+        mount(Some("tmpfs"), dir.path(), Some("tmpfs"), MsFlags::empty(), options).unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let maker = Process::current().unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            match reserve(&store, 1, 100, &claim(&format!("{:064}", held.len()), maker)) {
+                Ok(lease) => held.push(lease),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.code, Code::Internal);
+        assert!(error.message.contains("No space left"), "{error}");
+        assert!(held.len() > 10);
+        // What is not to be written is not there.
+        assert_eq!(store.leases().unwrap(), held);
+        for (left, lease) in (0..held.len()).rev().zip(&held) {
+            assert_eq!(store.release(&lease.grant.nonce).unwrap().as_ref(), Some(lease));
+            assert_eq!(store.leases().unwrap().len(), left);
+        }
+        reserve(&store, 1, 100, &claim("again", maker)).unwrap();
+        0
+    });
+    assert_eq!(status(child), 0, "see above");
+}
+
+#[test]
+fn it_holds_on_a_disk() {
+    // Where temporary files are, which is a disk as often as not; there every change is synced.
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let maker = Process::current().unwrap();
+    let lease = reserve(&store, 1, 250_000, &claim("a", maker)).unwrap();
+    assert!(store.activate(&lease.grant.nonce, Some(maker), None).unwrap());
+    assert_eq!(Store::open(dir.path()).unwrap().leases().unwrap().len(), 1);
+    assert_eq!(store.reconcile().unwrap(), []);
+    assert!(store.release(&lease.grant.nonce).unwrap().is_some());
+    assert_eq!(store.release(&Nonce([1; 16])).unwrap(), None);
+}
