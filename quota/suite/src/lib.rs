@@ -1,1 +1,189 @@
-//! Nothing here yet.
+//! Tests of the quota libraries from outside.
+//!
+//! The libraries under test are built in release mode, as they are shipped. The real ones behind them are
+//! stand-ins in C (`c/stand-in-*.c`), and so are the programs that use them (`c/*.c`), since it is C programs
+//! that load libcuda. The paths below `/run/fgpu` are absolute, so every program runs in a mount namespace of
+//! its own with a `/run` of its own: root, or a kernel that gives user namespaces to anybody.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, process};
+
+use fgpu_wire::ledger::{self, Usage};
+use fgpu_wire::limits::{self, COMPUTE_CAP, GpuLimit};
+
+/// The nonce of all test grants.
+pub const NONCE: [u8; 16] = [0x5a; 16];
+const MIB: u64 = 1 << 20;
+
+/// The libraries under test, in release mode.
+pub fn libraries() -> &'static [PathBuf; 2] {
+    static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = target_dir();
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        run(Command::new(cargo)
+            .args(["build", "--quiet", "--release", "-p", "fgpu-quota-cuda", "-p", "fgpu-quota-nvml"])
+            .arg("--manifest-path")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"))
+            .arg("--target-dir")
+            .arg(&target));
+        ["cuda", "nvml"].map(|name| target.join(format!("release/libfgpu_{name}.so")))
+    })
+}
+
+/// `target`, from where this test program lies in it.
+fn target_dir() -> PathBuf {
+    let program = env::current_exe().expect("a running program has a path");
+    let profile = program.ancestors().find(|path| path.ends_with("debug") || path.ends_with("release"));
+    profile.and_then(Path::parent).expect("cargo puts tests below target/PROFILE").to_owned()
+}
+
+/// Runs a command that must succeed; gives its standard output.
+pub fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    out.into_owned()
+}
+
+/// A directory with all that a container with a share has, removed at the end.
+pub struct Container {
+    root: PathBuf,
+    compiler: &'static str,
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// GPU number `number` of the stand-ins, with so many MiB.
+pub fn gpu(number: u8, mib: u64) -> GpuLimit {
+    GpuLimit {
+        uuid: [0xa0 + number; 16],
+        memory: mib * MIB,
+        cores_ppm: 250_000,
+        compute: COMPUTE_CAP,
+        minor: number.into(),
+    }
+}
+
+impl Container {
+    /// A container with these GPUs.
+    pub fn new(gpus: &[GpuLimit]) -> Self {
+        Self::built_by("gcc", gpus)
+    }
+
+    /// A container whose programs and stand-ins are made by this compiler, for another libc.
+    pub fn built_by(compiler: &'static str, gpus: &[GpuLimit]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("fgpu-quota-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let container = Self { root: env::temp_dir().join(name), compiler };
+        for folder in ["lib", "fgpu/driver", "bin"] {
+            fs::create_dir_all(container.path(folder)).expect("a temporary directory can be made");
+        }
+        // Any user may be in the container.
+        let held = File::create(container.path("fgpu/driver/held")).expect("new");
+        held.set_len(4096).expect("has room");
+        fs::set_permissions(container.path("fgpu/driver/held"), PermissionsExt::from_mode(0o666))
+            .expect("ours");
+        container.write_limits(gpus);
+        let ledger = File::create(container.path("fgpu/ledger")).expect("new");
+        ledger.set_len(ledger::SIZE as u64).expect("sparse");
+        container.put("fgpu/ledger", &ledger::encode(&NONCE));
+        fs::set_permissions(container.path("fgpu/ledger"), PermissionsExt::from_mode(0o666)).expect("ours");
+
+        let [cuda, nvml] = libraries();
+        fs::copy(cuda, container.path("lib/libcuda.so.1")).expect("built");
+        fs::copy(nvml, container.path("lib/libnvidia-ml.so.1")).expect("built");
+        for (source, library) in
+            [("stand-in-cuda.c", "libcuda.so.1"), ("stand-in-nvml.c", "libnvidia-ml.so.1")]
+        {
+            let out = container.path("fgpu/driver").join(library);
+            let soname = format!("-Wl,-soname,{library}");
+            container.compile(source, &out, &["-shared", "-fPIC", "-Wl,-Bsymbolic", &soname]);
+        }
+        container
+    }
+
+    /// A path below the container's directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Writes at the start of a file that is there.
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        use std::os::unix::fs::FileExt;
+        let file = File::options().write(true).open(self.path(name)).expect("is there");
+        file.write_all_at(bytes, 0).expect("has room");
+    }
+
+    /// Writes the limits in place, as a resize does.
+    pub fn write_limits(&self, gpus: &[GpuLimit]) {
+        let path = self.path("fgpu/limits");
+        File::options().create(true).truncate(false).write(true).open(path).expect("ours");
+        self.put("fgpu/limits", &limits::encode(&NONCE, gpus));
+    }
+
+    fn compile(&self, source: &str, out: &Path, arguments: &[&str]) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
+        run(Command::new(self.compiler)
+            .args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wno-unused-result", "-Wno-unused-function", "-o"])
+            .arg(out)
+            .arg(source)
+            .args(arguments)
+            .args(["-ldl", "-pthread"]));
+    }
+
+    /// Makes a program: `c/NAME.c`, linked with the named libraries as a program for a GPU is.
+    pub fn program(&self, name: &str, libraries: &[&str], defines: &[&str]) -> PathBuf {
+        let out = self.path("bin").join(name);
+        let folder = format!("-L{}", self.path("fgpu/driver").display());
+        let mut arguments = vec![folder.as_str()];
+        let libraries: Vec<String> = libraries.iter().map(|library| format!("-l:{library}")).collect();
+        arguments.extend(defines);
+        arguments.extend(libraries.iter().map(String::as_str));
+        self.compile(&format!("{name}.c"), &out, &arguments);
+        out
+    }
+
+    /// A command in the container: its own `/run`, our libraries where the loader finds them first.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("unshare");
+        if !is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        let mount =
+            "mount -t tmpfs none /run && mkdir /run/fgpu && mount --bind \"$0\" /run/fgpu && exec \"$@\"";
+        command.args(["--mount", "--propagation", "private", "sh", "-c", mount]).arg(self.path("fgpu"));
+        command.arg(program).env("LD_LIBRARY_PATH", self.path("lib"));
+        command
+    }
+
+    /// Runs a program in the container; it must succeed. Gives its standard output.
+    pub fn run(&self, program: &Path, arguments: &[&str]) -> String {
+        run(self.command(program).args(arguments))
+    }
+
+    /// What the host reads in the ledger.
+    pub fn with_usage<T>(&self, with: impl FnOnce(Usage<'_>) -> T) -> T {
+        let bytes = fs::read(self.path("fgpu/ledger")).expect("is there");
+        with(ledger::usage(&bytes).expect("a ledger"))
+    }
+}
+
+fn is_root() -> bool {
+    run(Command::new("id").arg("-u")).trim() == "0"
+}
+
+/// How often a test of chance is repeated: `FGPU_TRIALS` if that is set.
+pub fn trials(default: u32) -> String {
+    env::var("FGPU_TRIALS").unwrap_or_else(|_| default.to_string())
+}

@@ -1,0 +1,124 @@
+//! What the two files are, as the loader sees them.
+
+use std::path::Path;
+use std::process::Command;
+
+use fgpu_quota_suite::{libraries, run};
+
+fn readelf(arguments: &[&str], library: &Path) -> String {
+    run(Command::new("readelf").args(arguments).arg(library))
+}
+
+/// Names in the dynamic symbol table: undefined ones, or exported ones.
+fn names(library: &Path, undefined: bool) -> Vec<String> {
+    let table = readelf(&["--dyn-syms", "--wide"], library);
+    let mut names: Vec<String> = table
+        .lines()
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let [_, _, _, _, "GLOBAL" | "WEAK", _, section, name] = fields[..] else { return None };
+            ((section == "UND") == undefined).then(|| name.to_owned())
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+/// `(TAG)` lines of the dynamic section with that tag.
+fn dynamic<'a>(section: &'a str, tag: &str) -> Vec<&'a str> {
+    section.lines().filter(|line| line.contains(&format!("({tag})"))).collect()
+}
+
+#[test]
+fn they_need_the_real_ones_by_absolute_path_and_nothing_else() {
+    for (library, soname) in libraries().iter().zip(["libcuda.so.1", "libnvidia-ml.so.1"]) {
+        let section = readelf(&["--dynamic", "--wide"], library);
+        let needed = dynamic(&section, "NEEDED");
+        assert_eq!(needed.len(), 1, "{needed:?}");
+        assert!(needed[0].ends_with(&format!("[/run/fgpu/driver/{soname}]")), "{needed:?}");
+        assert!(dynamic(&section, "SONAME")[0].ends_with(&format!("[{soname}]")));
+        let flags = dynamic(&section, "FLAGS_1")[0];
+        assert!(flags.contains("NOW") && flags.contains("NODELETE"), "{flags}");
+        // No relocation in the text, no run path, and nothing is run at load.
+        for absent in ["TEXTREL", "RPATH", "RUNPATH", "INIT", "INIT_ARRAY", "FINI_ARRAY", "VERNEED"] {
+            assert!(dynamic(&section, absent).is_empty(), "{absent}");
+        }
+        assert!(!section.contains("TEXTREL"));
+    }
+}
+
+#[test]
+fn they_want_no_version_of_any_libc() {
+    for library in libraries() {
+        assert!(!readelf(&["--all", "--wide"], library).contains("GLIBC_"));
+        for name in names(library, true) {
+            let everywhere = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "dl_iterate_phdr"];
+            assert!(everywhere.contains(&name.as_str()), "{name} may not be in every libc");
+        }
+    }
+}
+
+#[test]
+fn stack_and_data_are_not_executable_and_there_is_no_thread_local_storage() {
+    for library in libraries() {
+        let headers = readelf(&["--program-headers", "--wide"], library);
+        assert!(headers.contains("GNU_STACK") && headers.contains("GNU_RELRO"));
+        assert!(!headers.contains("RWE") && !headers.contains(" TLS "), "{headers}");
+    }
+}
+
+#[test]
+fn they_export_what_they_wrap_and_nothing_else() {
+    let [cuda, nvml] = libraries();
+    let mut wrapped = [
+        "cuMemAlloc",
+        "cuMemAlloc_v2",
+        "cuMemAllocPitch",
+        "cuMemAllocPitch_v2",
+        "cuMemAllocManaged",
+        "cuMemAllocAsync",
+        "cuMemAllocAsync_ptsz",
+        "cuMemAllocFromPoolAsync",
+        "cuMemAllocFromPoolAsync_ptsz",
+        "cuMemFree",
+        "cuMemFree_v2",
+        "cuMemFreeAsync",
+        "cuMemFreeAsync_ptsz",
+        "cuMemCreate",
+        "cuMemRelease",
+        "cuMemRetainAllocationHandle",
+        "cuMemMap",
+        "cuMemUnmap",
+        "cuMemGetInfo",
+        "cuMemGetInfo_v2",
+        "cuDeviceTotalMem",
+        "cuDeviceTotalMem_v2",
+        "cuGetProcAddress",
+        "cuGetProcAddress_v2",
+    ];
+    wrapped.sort_unstable();
+    assert_eq!(names(cuda, false), wrapped);
+    let mut wrapped: Vec<String> = [
+        "Count",
+        "Count_v2",
+        "HandleByIndex",
+        "HandleByIndex_v2",
+        "HandleByUUID",
+        "HandleByUUIDV",
+        "HandleBySerial",
+        "HandleByPciBusId",
+        "HandleByPciBusId_v2",
+        "Index",
+        "MemoryInfo",
+        "MemoryInfo_v2",
+    ]
+    .iter()
+    .map(|name| format!("nvmlDeviceGet{name}"))
+    .chain(["Compute", "Graphics", "MPSCompute"].iter().flat_map(|kind| {
+        ["", "_v2", "_v3"].map(|version| format!("nvmlDeviceGet{kind}RunningProcesses{version}"))
+    }))
+    .chain(["nvmlInternalGetExportTable".to_owned()])
+    .collect();
+    wrapped.sort_unstable();
+    assert_eq!(names(nvml, false), wrapped);
+}
