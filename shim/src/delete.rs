@@ -1,11 +1,17 @@
 //! containerd's `delete`: tidying up after a shim that is gone. containerd 1.x also runs it after every regular
 //! end, while a pod's shim goes on serving the other containers.
 
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::SystemTime;
 
 use anyhow::Context;
+use containerd_shim_protos::api::DeleteResponse;
+use containerd_shim_protos::protobuf::{Message, MessageField};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 
 use crate::invocation::Invocation;
 use crate::{address, log, mention, rpc, stock, sys};
@@ -26,18 +32,44 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
     // Read before the stock shim tidies up.
     let asks = mention::of_fgpu(&bundle);
     let mut command = stock::command(invocation)?;
-    let status =
-        command.status().with_context(|| format!("cannot run {}", command.get_program().display()))?;
+    let output = command
+        .stdin(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+    let (status, stdout, stderr) = if asks && !output.status.success() && never_ran(&bundle) {
+        (0, killed_now()?, Vec::new())
+    } else {
+        (stock::exit_code(output.status), output.stdout, output.stderr)
+    };
+    std::io::stderr().write_all(&stderr).context("cannot write to standard error")?;
     // The stock shim warns and goes on when runc could not kill the container. A share whose user lives on is
     // not free: then it is for the reconciler to say when it is.
     if asks
-        && status.success()
+        && status == 0
         && is_gone(&bundle)
         && let Err(error) = fgpu_hook::release_container(invocation.text("namespace")?, id)
     {
         log::warn(&bundle, id, error);
     }
-    Ok(stock::exit_code(status))
+    std::io::stdout().write_all(&stdout).context("cannot answer containerd")?;
+    Ok(status)
+}
+
+/// Whether the stock shim has never heard of the container: its `Create` was refused by us. The stock shim of
+/// containerd 1.x fails over that, but there is nothing to tidy up, and nothing wrong for containerd to report.
+/// (`runtime` is the first that a `Create` writes, `init.pid` the last.)
+fn never_ran(bundle: &Path) -> bool {
+    !["runtime", "init.pid"].iter().any(|file| bundle.join(file).exists())
+}
+
+/// The stock shim's answer for a container that is not there: killed, now.
+fn killed_now() -> anyhow::Result<Vec<u8>> {
+    let response = DeleteResponse {
+        exit_status: 128 + Signal::SIGKILL as u32,
+        exited_at: MessageField::some(SystemTime::now().into()),
+        ..Default::default()
+    };
+    response.write_to_bytes().context("cannot encode the answer to containerd")
 }
 
 /// Our socket as the bundle has it: containerd 2.x writes `bootstrap.json`, 1.x reads `address`.

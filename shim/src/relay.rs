@@ -19,6 +19,7 @@ mod pair;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,14 @@ struct Setup {
     stock: PathBuf,
     /// The program that does the jobs: this one.
     program: PathBuf,
+    cgroups: Cgroups,
+}
+
+/// How to tell whether a container's last process has ended; a test has cgroups of its own.
+#[derive(Debug, Clone, Copy)]
+struct Cgroups {
+    of: fn(i32) -> Option<String>,
+    is_empty: fn(&str) -> bool,
 }
 
 #[derive(Debug)]
@@ -106,6 +115,7 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<()> {
         stock: path("stock")?,
         // Not by its path: an update may put another version there while we live.
         program: PathBuf::from("/proc/self/exe"),
+        cgroups: Cgroups { of: fgpu_hook::cgroup_of, is_empty: fgpu_hook::cgroup_is_empty },
     };
     // A session of our own: a signal to containerd's terminal or process group is none to us. Fails only for a
     // process that leads a group already.
@@ -324,14 +334,14 @@ impl Relay {
         let same = peer.is_ok_and(|peer| {
             (peer.uid(), peer.gid()) == (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw())
         });
-        let paired =
-            if same { connect(&self.setup.stock) } else { Err(std::io::ErrorKind::PermissionDenied.into()) };
+        let paired = if same { connect(&self.setup.stock) } else { Err(ErrorKind::PermissionDenied.into()) };
         match paired.and_then(|stock| client.set_nonblocking(true).map(|()| stock)) {
             Ok(stock) => {
                 let key = self.key();
                 self.pairs.insert(key, Pair::new(client, stock));
             }
-            // The client sees its connection closed.
+            // The client sees its connection closed. At the stock shim's end that is all there is to it.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
             Err(error) => {
                 log::warn(&self.setup.bundle, &self.setup.id, format!("a client was turned away: {error}"))
             }

@@ -22,6 +22,8 @@ pub(crate) enum Call {
         id: String,
         /// Its bundle.
         bundle: PathBuf,
+        /// Whether the client is a containerd 1.x, by the version of the service.
+        legacy: bool,
         /// How long the client waits for the answer; `None`: as long as it takes.
         timeout: Option<Duration>,
         /// The encoded `CreateTaskRequest`.
@@ -124,6 +126,7 @@ pub(crate) fn decode(body: &[u8]) -> Option<Call> {
             Some(Call::Create {
                 id: create.id,
                 bundle: create.bundle.into(),
+                legacy: request.service == SERVICES[1],
                 timeout: timeout.map(Duration::from_nanos),
                 payload: request.payload,
             })
@@ -203,9 +206,13 @@ mod tests {
         for service in SERVICES {
             let body = request(service, "Create", create());
             assert_eq!(verdict(&body), Verdict::Ours);
-            let timeout = Some(Duration::from_secs(5));
-            let expected =
-                Call::Create { id: "c1".into(), bundle: "/run/b/c1".into(), timeout, payload: create() };
+            let expected = Call::Create {
+                id: "c1".into(),
+                bundle: "/run/b/c1".into(),
+                legacy: service.contains("v2"),
+                timeout: Some(Duration::from_secs(5)),
+                payload: create(),
+            };
             assert_eq!(decode(&body), Some(expected));
         }
     }

@@ -41,7 +41,7 @@ enum Method {
 #[derive(Debug)]
 enum Stage {
     /// A job reserves for it. The request is sent on when that is done, or refused at `until`.
-    Preparing { request: Vec<u8>, until: Option<Instant> },
+    Preparing { request: Vec<u8>, until: Option<Instant>, legacy: bool },
     /// The stock shim has it.
     Forwarded(Box<Forward>),
     /// The stock shim's answer, which goes to the client as soon as the share is free.
@@ -79,10 +79,10 @@ impl Relay {
     pub(super) fn intercept(&mut self, pair: u64, stream: u32, request: Vec<u8>) -> Fate {
         match decode(&request[HEADER..]) {
             // A second Create of the same name: the stock shim is the one to refuse it.
-            Some(Request::Create { id, bundle, timeout, payload })
+            Some(Request::Create { id, bundle, legacy, timeout, payload })
                 if !self.has_lease(&id) && mention::of_fgpu(&bundle) =>
             {
-                self.reserve(Call::preparing(pair, stream, id, request, timeout), &bundle, &payload)
+                self.reserve(Call::preparing(pair, stream, id, request, timeout, legacy), &bundle, &payload)
             }
             Some(Request::Start { id }) if self.leases.get(&id).is_some_and(|lease| lease.init.is_none()) => {
                 self.follow(Call::new(pair, stream, id, Method::Start), request)
@@ -124,7 +124,7 @@ impl Relay {
     /// The reservation for a call has ended.
     pub(super) fn prepared(&mut self, key: u64, prepared: Option<Prepared>, how: &str) {
         let Some(call) = self.calls.get_mut(&key) else { return };
-        let Stage::Preparing { request, .. } = &mut call.stage else { return };
+        let Stage::Preparing { request, legacy, .. } = &mut call.stage else { return };
         match prepared {
             Some(Prepared::Nothing) => {
                 let request = std::mem::take(request);
@@ -139,7 +139,8 @@ impl Relay {
                 self.forward(key, &request);
             }
             Some(Prepared::Failed(code, message)) => {
-                let (pair, frame) = (call.pair, error_frame(call.stream, status_of(&code), &message));
+                let (pair, frame) =
+                    (call.pair, error_frame(call.stream, status_of(&code, *legacy), &message));
                 self.leases.remove(&call.id);
                 self.calls.remove(&key);
                 self.answer(pair, &frame);
@@ -304,9 +305,17 @@ impl Call {
         Self { pair, stream, id, method, stage: Stage::Releasing(Vec::new()) }
     }
 
-    fn preparing(pair: u64, stream: u32, id: String, request: Vec<u8>, timeout: Option<Duration>) -> Self {
+    fn preparing(
+        pair: u64,
+        stream: u32,
+        id: String,
+        request: Vec<u8>,
+        timeout: Option<Duration>,
+        legacy: bool,
+    ) -> Self {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Self { pair, stream, id, method: Method::Create, stage: Stage::Preparing { request, until } }
+        let stage = Stage::Preparing { request, until, legacy };
+        Self { pair, stream, id, method: Method::Create, stage }
     }
 
     /// Whether a job reserves for it.
@@ -336,8 +345,12 @@ impl Forward {
 /// The gRPC status of an error's code. It decides what containerd's clients take it for: a wrong request is not
 /// to be repeated, a shortage may be. (`timed-out` is no DEADLINE_EXCEEDED, which would read as if containerd
 /// itself had been too slow.)
-fn status_of(code: &str) -> Code {
+///
+/// containerd 1.x formats the message of an error whose status it knows once more, so that a `%` in it comes out
+/// as `%!(NOVERB)` (errdefs/grpc.go `ToGRPC`); it leaves UNKNOWN, which is what its own shim gives, as it is.
+fn status_of(code: &str, legacy: bool) -> Code {
     match code {
+        _ if legacy => Code::UNKNOWN,
         "invalid-request" | "conflict" => Code::INVALID_ARGUMENT,
         "denied" => Code::PERMISSION_DENIED,
         "no-capacity" | "fragmented" | "no-mig-placement" | "timed-out" => Code::RESOURCE_EXHAUSTED,

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use fgpu_hook::{cgroup_is_empty, cgroup_of};
 use fgpu_spec::Nonce;
 
 use crate::{log, sys};
@@ -51,7 +50,7 @@ impl Relay {
         let Some(lease) = self.leases.get_mut(id) else { return };
         match sys::pidfd_open(pid) {
             Ok(pidfd) => {
-                let (cgroup, pause) = (cgroup_of(pid), FIRST_LOOK);
+                let (cgroup, pause) = ((self.setup.cgroups.of)(pid), FIRST_LOOK);
                 lease.init = Some(Init { pidfd, cgroup, ended: false, look_at: None, pause });
             }
             Err(error) => log::warn(&self.setup.bundle, id, format!("cannot watch process {pid}: {error}")),
@@ -69,7 +68,7 @@ impl Relay {
     pub(super) fn look_after(&mut self, id: &str, now: Instant) {
         let Some(init) = self.leases.get_mut(id).and_then(|lease| lease.init.as_mut()) else { return };
         init.ended = true;
-        if init.cgroup.as_deref().is_none_or(cgroup_is_empty) {
+        if init.cgroup.as_deref().is_none_or(self.setup.cgroups.is_empty) {
             init.look_at = None;
             self.release(id);
         } else {

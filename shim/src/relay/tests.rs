@@ -1,1 +1,473 @@
+//! The relay between a fake containerd and a fake stock shim, over real sockets; the engine is a shell script.
 
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use containerd_shim_protos::api::{
+    CreateTaskRequest, CreateTaskResponse, DeleteRequest, StartRequest, StateRequest,
+};
+use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::ttrpc::proto::{Code, MessageHeader, Request, Response};
+
+use super::{Cgroups, Relay, Setup};
+use crate::address;
+use crate::frame::{HEADER, error_frame, frame};
+use crate::request::SERVICES;
+
+const NONCE: &str = "0123456789abcdef0123456789abcdef";
+
+/// A relay in a thread, with everything around it in a temporary folder.
+struct Bench {
+    folder: tempfile::TempDir,
+    /// Connections that the relay makes to the stock shim, in order; the first is the control connection.
+    stock: Receiver<UnixStream>,
+    relay: JoinHandle<()>,
+}
+
+impl Bench {
+    /// `engine` is what the job does; it is a shell script with the action in `$action`.
+    fn new(engine: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let log = at("jobs");
+        let script =
+            format!("#!/bin/sh\nfor action; do :; done\necho \"$*\" >>{}\n{engine}\n", log.display());
+        std::fs::write(at("engine"), script).unwrap();
+        std::fs::set_permissions(at("engine"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let listener = UnixListener::bind(at("stock")).unwrap();
+        let (sender, stock) = channel();
+        std::thread::spawn(move || serve(&listener, &sender));
+        let socket = address::front_of(&at("stock"));
+        let setup = Setup {
+            namespace: "ns".into(),
+            id: "c1".into(),
+            bundle: folder.path().into(),
+            stock: at("stock"),
+            program: at("engine"),
+            cgroups: Cgroups {
+                of: |pid| Some(cgroup_of(pid as u32)),
+                is_empty: |path| !Path::new(path).exists(),
+            },
+        };
+        let control = UnixStream::connect(at("stock")).unwrap();
+        let front = address::listen(&socket).unwrap().unwrap();
+        let relay = Relay::new(setup, socket, front, control).unwrap();
+        Self { folder, stock, relay: std::thread::spawn(move || relay.serve()) }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A client, and its pair's connection as the stock shim sees it.
+    fn client(&self) -> (UnixStream, UnixStream) {
+        let client = UnixStream::connect(address::front_of(&self.at("stock"))).unwrap();
+        (client, self.stock.recv().unwrap())
+    }
+
+    /// A bundle that mentions fgpu.
+    fn bundle(&self, id: &str) -> PathBuf {
+        let bundle = self.at(id);
+        std::fs::create_dir_all(&bundle).unwrap();
+        std::fs::write(bundle.join("config.json"), r#"{"annotations":{"fgpu/fraction":"0.5"}}"#).unwrap();
+        bundle
+    }
+
+    /// The actions of the jobs so far.
+    fn jobs(&self) -> Vec<String> {
+        let log = std::fs::read_to_string(self.at("jobs")).unwrap_or_default();
+        log.lines().map(str::to_owned).collect()
+    }
+
+    /// Ends the stock shim, of which `connections` are still open, and waits for the relay's end.
+    fn end(self, control: UnixStream, connections: Vec<UnixStream>) -> Vec<String> {
+        std::fs::remove_file(self.at("stock")).unwrap();
+        drop((control, connections));
+        self.relay.join().unwrap();
+        let front = address::front_of(&self.folder.path().join("stock"));
+        assert!(!front.exists(), "the relay removes its socket");
+        let log = std::fs::read_to_string(self.folder.path().join("jobs")).unwrap_or_default();
+        log.lines().map(str::to_owned).collect()
+    }
+}
+
+fn serve(listener: &UnixListener, sender: &Sender<UnixStream>) {
+    while let Ok((connection, _)) = listener.accept() {
+        if sender.send(connection).is_err() {
+            return;
+        }
+    }
+}
+
+fn request(stream: u32, method: &str, payload: Vec<u8>) -> Vec<u8> {
+    let request =
+        Request { service: SERVICES[0].into(), method: method.into(), payload, ..Default::default() };
+    frame(MessageHeader::new_request(stream, 0), &request.write_to_bytes().unwrap())
+}
+
+fn create(stream: u32, id: &str, bundle: &Path) -> Vec<u8> {
+    let bundle = bundle.to_str().unwrap().to_owned();
+    let create = CreateTaskRequest { id: id.into(), bundle, ..Default::default() };
+    request(stream, "Create", create.write_to_bytes().unwrap())
+}
+
+fn delete(stream: u32, id: &str) -> Vec<u8> {
+    let delete = DeleteRequest { id: id.into(), ..Default::default() };
+    request(stream, "Delete", delete.write_to_bytes().unwrap())
+}
+
+fn state(stream: u32, id: &str) -> Vec<u8> {
+    let state = StateRequest { id: id.into(), ..Default::default() };
+    request(stream, "State", state.write_to_bytes().unwrap())
+}
+
+fn done(stream: u32, payload: Vec<u8>) -> Vec<u8> {
+    let response = Response { payload, ..Default::default() };
+    frame(MessageHeader::new_response(stream, 0), &response.write_to_bytes().unwrap())
+}
+
+fn created(stream: u32, pid: u32) -> Vec<u8> {
+    let response = CreateTaskResponse { pid, ..Default::default() };
+    done(stream, response.write_to_bytes().unwrap())
+}
+
+fn read_frame(mut socket: &UnixStream) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER];
+    socket.read_exact(&mut bytes).unwrap();
+    let length = MessageHeader::from(&bytes[..]).length as usize;
+    bytes.resize(HEADER + length, 0);
+    socket.read_exact(&mut bytes[HEADER..]).unwrap();
+    bytes
+}
+
+fn error_of(frame: &[u8]) -> (u32, Code, String) {
+    let response = Response::parse_from_bytes(&frame[HEADER..]).unwrap();
+    (MessageHeader::from(frame).stream_id, response.status().code(), response.status().message.clone())
+}
+
+fn send(mut socket: &UnixStream, bytes: &[u8]) {
+    socket.write_all(bytes).unwrap();
+}
+
+/// Reads until the other side closes.
+fn rest(mut socket: &UnixStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    socket.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// What stands for a container's cgroup: a file that is there as long as it is populated.
+fn cgroup_of(pid: u32) -> String {
+    std::env::temp_dir().join(format!("fgpu-shim-test-cgroup-{pid}")).to_str().unwrap().to_owned()
+}
+
+/// Waits for something that the relay does sooner or later.
+fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// A process that stands for a container's first.
+fn init() -> Child {
+    Command::new("sleep").arg("1000").spawn().unwrap()
+}
+
+const GRANT: &str =
+    "case $action in fgpu-prepare) cat >/dev/null; echo granted 0123456789abcdef0123456789abcdef;; esac";
+
+#[test]
+fn frames_go_through_untouched_in_pairs() {
+    let bench = Bench::new("exit 1");
+    let control = bench.stock.recv().unwrap();
+    let (one, one_stock) = bench.client();
+    let (two, two_stock) = bench.client();
+    let garbage = frame(MessageHeader { length: 0, stream_id: 4, type_: 77, flags: 0xff }, b"anything");
+    for (client, stock, id) in [(&one, &one_stock, "a"), (&two, &two_stock, "b")] {
+        for sent in [state(1, id), garbage.clone(), request(3, "Exec", vec![0xff; 9]), delete(5, id)] {
+            // In two writes, cut within the header.
+            send(client, &sent[..7]);
+            send(client, &sent[7..]);
+            assert_eq!(read_frame(stock), sent);
+            send(stock, &sent);
+            assert_eq!(read_frame(client), sent);
+        }
+    }
+    // The stock shim closes one connection: it is closed for its client, and the other lives on.
+    send(&one_stock, &done(7, b"last".to_vec()));
+    drop(one_stock);
+    assert_eq!(rest(&one), done(7, b"last".to_vec()));
+    send(&two, &state(9, "b"));
+    assert_eq!(read_frame(&two_stock), state(9, "b"));
+    assert_eq!(bench.end(control, vec![two_stock]), [""; 0]);
+    assert_eq!(rest(&two), b"");
+}
+
+#[test]
+fn big_frames_go_through_in_both_directions_at_once() {
+    let bench = Bench::new("exit 1");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    // As large as ttrpc allows, larger, and a Create that is too large to be one.
+    let up: Vec<Vec<u8>> = [4 << 20, 6 << 20]
+        .map(|size| frame(MessageHeader::new_data(1, 0), &vec![0x5a; size]))
+        .into_iter()
+        .chain([request(3, "Create", vec![1; 5 << 20]), request(5, "Exec", vec![2; 3 << 20])])
+        .collect();
+    let down: Vec<Vec<u8>> = (0..4).map(|_| done(1, vec![0xa5; 4 << 20])).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| up.iter().for_each(|frame| send(&client, frame)));
+        scope.spawn(|| down.iter().for_each(|frame| send(&stock, frame)));
+        scope.spawn(|| up.iter().for_each(|frame| assert!(read_frame(&stock) == *frame)));
+        scope.spawn(|| down.iter().for_each(|frame| assert!(read_frame(&client) == *frame)));
+    });
+    bench.end(control, vec![stock]);
+}
+
+#[test]
+fn a_client_that_says_no_more_is_no_end() {
+    let bench = Bench::new("exit 1");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &state(1, "a"));
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(rest(&stock), state(1, "a"), "the half close arrives behind the request");
+    send(&stock, &done(1, b"state".to_vec()));
+    drop(stock);
+    assert_eq!(rest(&client), done(1, b"state".to_vec()));
+    let (client, stock) = bench.client();
+    send(&client, &state(1, "a"));
+    assert_eq!(read_frame(&stock), state(1, "a"));
+    bench.end(control, vec![stock]);
+}
+
+#[test]
+fn a_container_without_the_word_is_the_stock_shims_alone() {
+    let bench = Bench::new("exit 1");
+    let control = bench.stock.recv().unwrap();
+    let bundle = bench.bundle("c1");
+    std::fs::write(bundle.join("config.json"), "{}").unwrap();
+    let (client, stock) = bench.client();
+    for sent in [create(1, "c1", &bundle), delete(3, "c1")] {
+        send(&client, &sent);
+        assert_eq!(read_frame(&stock), sent, "on the client's own pair");
+    }
+    assert_eq!(bench.end(control, vec![stock]), [""; 0], "no job was run");
+}
+
+#[test]
+fn a_grant_lives_from_create_to_delete() {
+    let bench = Bench::new(GRANT);
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    let sent = create(1, "c1", &bench.bundle("c1"));
+    send(&client, &sent);
+    let call = bench.stock.recv().unwrap();
+    assert_eq!(read_frame(&call), sent);
+    let mut init = init();
+    send(&call, &created(1, init.id()));
+    assert_eq!(read_frame(&client), created(1, init.id()));
+
+    send(&client, &delete(3, "c1"));
+    let call = bench.stock.recv().unwrap();
+    assert_eq!(read_frame(&call), delete(3, "c1"));
+    send(&call, &done(3, b"exit".to_vec()));
+    assert_eq!(read_frame(&client), done(3, b"exit".to_vec()));
+    // The answer came after the release, and the release after the activation.
+    let prepare = format!("-namespace ns -maker {} fgpu-prepare", std::process::id());
+    let activate = format!("-nonce {NONCE} -pid {} fgpu-activate", init.id());
+    assert_eq!(bench.jobs(), [prepare, activate, format!("-nonce {NONCE} fgpu-release")]);
+
+    // Now it is the stock shim's to say that there is no such container.
+    send(&client, &delete(5, "c1"));
+    assert_eq!(read_frame(&stock), delete(5, "c1"));
+    init.kill().unwrap();
+    init.wait().unwrap();
+    assert_eq!(bench.end(control, vec![stock]).len(), 3);
+}
+
+#[test]
+fn a_refusal_never_reaches_the_stock_shim() {
+    let bench = Bench::new("cat >/dev/null; echo failed no-capacity fgpu: no-capacity: 100% taken");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    let expected = (1, Code::RESOURCE_EXHAUSTED, "fgpu: no-capacity: 100% taken".to_owned());
+    assert_eq!(error_of(&read_frame(&client)), expected);
+    send(&client, &state(3, "c1"));
+    assert_eq!(read_frame(&stock), state(3, "c1"), "nothing came before it");
+    let jobs = bench.end(control, vec![stock]);
+    assert_eq!(jobs.len(), 1, "{jobs:?}");
+}
+
+#[test]
+fn a_reservation_that_dies_gives_back_what_it_may_have() {
+    let bench = Bench::new("[ $action = fgpu-release ] || kill -9 $$");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    let (stream, code, message) = error_of(&read_frame(&client));
+    assert_eq!((stream, code), (1, Code::INTERNAL));
+    assert!(message.starts_with("fgpu: internal: ") && message.contains('9'), "{message}");
+    assert_eq!(bench.end(control, vec![stock])[1..], ["-namespace ns -id c1 fgpu-release"]);
+}
+
+#[test]
+fn other_requests_pass_a_reservation_that_waits() {
+    let gate = "case $action in fgpu-prepare) cat >/dev/null; read x <${0%/*}/gate; echo granted 0123456789abcdef0123456789abcdef;; esac";
+    let bench = Bench::new(gate);
+    nix::unistd::mkfifo(&bench.at("gate"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    let sent = create(1, "c1", &bench.bundle("c1"));
+    send(&client, &sent);
+    send(&client, &state(3, "c2"));
+    assert_eq!(read_frame(&stock), state(3, "c2"));
+    // The stock shim is in the middle of a frame when the held request's answer comes.
+    let big = done(3, vec![7; 1000]);
+    send(&stock, &big[..500]);
+    std::fs::write(bench.at("gate"), "go\n").unwrap();
+    let call = bench.stock.recv().unwrap();
+    assert_eq!(read_frame(&call), sent);
+    send(&call, &error_frame(1, Code::UNKNOWN, "runc failed"));
+    // The answer may be ready by now, or soon; it may not come before the other frame's end in any case.
+    wait_until(|| bench.jobs().len() == 2);
+    send(&stock, &big[500..]);
+    let mut frames = [read_frame(&client), read_frame(&client)];
+    frames.sort_by_key(|frame| frame[7]);
+    assert_eq!(error_of(&frames[0]), (1, Code::UNKNOWN, "runc failed".to_owned()));
+    assert_eq!(frames[1], big);
+    assert_eq!(bench.end(control, vec![stock])[1..], [format!("-nonce {NONCE} fgpu-release")]);
+}
+
+#[test]
+fn a_container_deleted_while_it_waits_is_never_created() {
+    let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    send(&client, &delete(3, "c1"));
+    let call = bench.stock.recv().unwrap();
+    assert_eq!(read_frame(&call), delete(3, "c1"));
+    send(&call, &error_frame(3, Code::NOT_FOUND, "not created"));
+    let mut errors = [error_of(&read_frame(&client)), error_of(&read_frame(&client))];
+    errors.sort_by_key(|error| error.0);
+    assert_eq!((errors[0].0, errors[0].1), (1, Code::CANCELLED));
+    assert_eq!((errors[1].0, errors[1].1), (3, Code::NOT_FOUND));
+    let jobs = bench.end(control, vec![stock]);
+    assert_eq!(jobs.last().unwrap(), "-namespace ns -id c1 fgpu-release");
+}
+
+#[test]
+fn a_client_that_is_gone_waits_for_nothing() {
+    let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    send(&client, &state(3, "c1"));
+    assert_eq!(read_frame(&stock), state(3, "c1"));
+    drop(client);
+    assert_eq!(rest(&stock), b"");
+    drop(stock);
+    let jobs = bench.end(control, Vec::new());
+    assert_eq!(jobs.last().unwrap(), "-namespace ns -id c1 fgpu-release");
+}
+
+#[test]
+fn a_create_is_refused_when_its_time_is_up() {
+    let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    let bundle = bench.bundle("c1").to_str().unwrap().to_owned();
+    let create = CreateTaskRequest { id: "c1".into(), bundle, ..Default::default() };
+    let request = Request {
+        service: SERVICES[1].into(),
+        method: "Create".into(),
+        payload: create.write_to_bytes().unwrap(),
+        timeout_nano: 1_000_000,
+        ..Default::default()
+    };
+    send(&client, &frame(MessageHeader::new_request(1, 0), &request.write_to_bytes().unwrap()));
+    assert_eq!(error_of(&read_frame(&client)).1, Code::DEADLINE_EXCEEDED);
+    bench.end(control, vec![stock]);
+}
+
+#[test]
+fn the_end_of_the_last_process_is_the_end_of_the_grant() {
+    let bench = Bench::new(GRANT);
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    let call = bench.stock.recv().unwrap();
+    let mut init = init();
+    let cgroup = cgroup_of(init.id());
+    std::fs::write(&cgroup, "").unwrap();
+    send(&call, &created(1, init.id()));
+    read_frame(&client);
+    wait_until(|| bench.jobs().len() == 2);
+    init.kill().unwrap();
+    init.wait().unwrap();
+    // The first process has ended, others have not. There is no moment at which "never" could be seen; but a
+    // relay that did not look at the cgroup would have released before it answered this.
+    send(&client, &state(3, "c1"));
+    assert_eq!(read_frame(&stock), state(3, "c1"));
+    assert_eq!(bench.jobs().len(), 2);
+    std::fs::remove_file(&cgroup).unwrap();
+    wait_until(|| bench.jobs().len() == 3);
+    assert_eq!(bench.jobs()[2], format!("-nonce {NONCE} fgpu-release"));
+    bench.end(control, vec![stock]);
+}
+
+#[test]
+fn a_grant_outlives_the_stock_shim_as_long_as_its_container() {
+    let bench = Bench::new(GRANT);
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    let call = bench.stock.recv().unwrap();
+    let mut init = init();
+    send(&call, &created(1, init.id()));
+    read_frame(&client);
+    let socket = address::front_of(&bench.at("stock"));
+    drop((control, stock, call));
+    assert_eq!(rest(&client), b"", "nobody is kept waiting");
+    wait_until(|| !socket.exists() && bench.jobs().len() == 2);
+    assert!(!bench.relay.is_finished());
+    init.kill().unwrap();
+    init.wait().unwrap();
+    bench.relay.join().unwrap();
+    let jobs = std::fs::read_to_string(bench.folder.path().join("jobs")).unwrap();
+    assert!(jobs.ends_with("fgpu-release\n"), "{jobs}");
+}
+
+#[test]
+fn a_restored_container_is_watched_from_its_start() {
+    let bench = Bench::new(GRANT);
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    let call = bench.stock.recv().unwrap();
+    read_frame(&call);
+    send(&call, &created(1, 0));
+    assert_eq!(read_frame(&client), created(1, 0));
+    let start = StartRequest { id: "c1".into(), ..Default::default() };
+    let start = request(3, "Start", start.write_to_bytes().unwrap());
+    send(&client, &start);
+    let call = bench.stock.recv().unwrap();
+    assert_eq!(read_frame(&call), start);
+    let mut init = init();
+    // `StartResponse` is the same as `CreateTaskResponse` on the wire.
+    send(&call, &created(3, init.id()));
+    assert_eq!(read_frame(&client), created(3, init.id()));
+    wait_until(|| bench.jobs().len() == 2);
+    assert_eq!(bench.jobs()[1], format!("-nonce {NONCE} -pid {} fgpu-activate", init.id()));
+    init.kill().unwrap();
+    init.wait().unwrap();
+    wait_until(|| bench.jobs().len() == 3);
+    bench.end(control, vec![stock]);
+}
