@@ -9,7 +9,7 @@ use crate::sys;
 pub enum Refusal {
     /// The limits file is missing or is not one.
     Limits,
-    /// The ledger file is missing, is not one, or belongs to another grant.
+    /// The ledger file is missing, is not one, belongs to another grant, or its file system is full.
     Ledger,
     /// As many processes as the ledger has slots use a GPU.
     Full,

@@ -222,6 +222,8 @@ fn take_slot(limits: &Page) -> Result<(&'static Ledger, usize), Refusal> {
 fn lock_some_byte(file: &File) -> Result<usize, Refusal> {
     for slot in 0..MAX_SLOTS {
         if file.lock_byte(slot).map_err(|_| Refusal::Kernel)? {
+            file.ensure_room(0, ledger::HEADER).map_err(|_| Refusal::Ledger)?;
+            file.ensure_room(ledger::slot_at(slot), ledger::SLOT).map_err(|_| Refusal::Ledger)?;
             return Ok(slot);
         }
     }

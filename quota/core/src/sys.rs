@@ -33,6 +33,8 @@ const ESRCH: i32 = 3;
 const EAGAIN: i32 = 11;
 const EACCES: i32 = 13;
 const ENAMETOOLONG: i32 = 36;
+const ENOSYS: i32 = 38;
+const EOPNOTSUPP: i32 = 95;
 
 /// What the kernel answered instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +93,16 @@ impl File {
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         // SAFETY: the kernel writes into the buffer and not past it.
         unsafe { call(arch::READ, [self.0, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
+    }
+
+    /// Makes sure that a range of a sparse file has room on its file system: writing to a mapping where there
+    /// is none is a SIGBUS. A file system that cannot tell is taken at its word.
+    pub fn ensure_room(&self, at: usize, length: usize) -> Result<(), Errno> {
+        // SAFETY: touches no memory.
+        match unsafe { call(arch::FALLOCATE, [self.0, 0, at, length, 0, 0]) } {
+            Ok(_) | Err(Errno(EOPNOTSUPP | ENOSYS)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Maps the first `length` bytes, shared with whoever else maps them.

@@ -172,8 +172,15 @@ static void forked(void) {
 }
 
 // The parent dies while a child lives that has everything the parent had, descriptors included.
-static void orphan(void) {
+static void orphan(int elsewhere) {
     int pipe_ends[2], back[2];
+    pid_t init = 0;
+    if (elsewhere) {
+        // In a pid namespace where we cannot ask for its pid. Its first process must outlive it.
+        check(unshare(CLONE_NEWPID) == 0);
+        if (!(init = fork()))
+            for (;;) pause();
+    }
     check(pipe(pipe_ends) == 0 && pipe(back) == 0);
     pid_t parent = fork();
     if (!parent) {
@@ -194,6 +201,10 @@ static void orphan(void) {
     check(used() == 0);
     cuMemFree_v2(all_of_it());
     close(back[1]);
+    if (init) {
+        kill(init, SIGKILL);
+        reap(init, SIGKILL);
+    }
 }
 
 // A program that closes every number it sees, and one that gets ours for a file of its own.
@@ -312,7 +323,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "step-free")) kill_stepwise(hold_something, one_free, 1, number);
     else if (!strcmp(what, "step-refused")) kill_stepwise(hold_something, refused, 1, number);
     else if (!strcmp(what, "fork")) forked();
-    else if (!strcmp(what, "orphan")) orphan();
+    else if (!strcmp(what, "orphan")) orphan(0);
+    else if (!strcmp(what, "orphan-elsewhere")) orphan(1);
     else if (!strcmp(what, "fork-storm")) fork_storm(number);
     else if (!strcmp(what, "close")) close_all();
     else if (!strcmp(what, "exec")) exec_again(argv[0]);

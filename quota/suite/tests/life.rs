@@ -59,6 +59,11 @@ fn a_parents_death_shows_while_its_child_lives() {
 }
 
 #[test]
+fn a_parents_death_shows_across_pid_namespaces_while_its_child_lives() {
+    live("orphan-elsewhere", "");
+}
+
+#[test]
 fn forks_while_registering_do_not_hide_a_death() {
     live("fork-storm", "30");
 }

@@ -53,7 +53,8 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"fgpuled1");
 const VERSION: u32 = 1;
 const TOTALS_AT: usize = 64;
 const SLOTS_AT: usize = 20480;
-const SLOT: usize = 2048;
+/// Size of a slot in the file, bytes.
+pub const SLOT: usize = 2048;
 const USED_AT: usize = 64;
 
 const FREE: u32 = 0;
@@ -66,6 +67,11 @@ pub fn encode(nonce: &[u8; 16]) -> [u8; HEADER] {
     header[8..12].copy_from_slice(&VERSION.to_ne_bytes());
     header[16..32].copy_from_slice(nonce);
     header
+}
+
+/// Where slot number `slot` is in the file.
+pub const fn slot_at(slot: usize) -> usize {
+    SLOTS_AT + slot * SLOT
 }
 
 /// What the ledger asks of the operating system, about other processes.

@@ -3,6 +3,7 @@
 use core::arch::asm;
 
 pub(super) const FCNTL: usize = 25;
+pub(super) const FALLOCATE: usize = 47;
 pub(super) const OPENAT: usize = 56;
 pub(super) const CLOSE: usize = 57;
 pub(super) const LSEEK: usize = 62;

@@ -18,6 +18,7 @@ pub(super) const FUTEX: usize = 202;
 pub(super) const EXIT_GROUP: usize = 231;
 pub(super) const OPENAT: usize = 257;
 pub(super) const READLINKAT: usize = 267;
+pub(super) const FALLOCATE: usize = 285;
 
 /// # Safety
 /// The arguments must be such that the kernel's effects on this process's memory are sound.

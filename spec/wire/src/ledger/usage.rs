@@ -1,6 +1,6 @@
 //! The host's view of a ledger: bytes read from the file, no mapping, no lock.
 
-use super::{FREE, MAGIC, MAX_SLOTS, SIZE, SLOT, SLOTS_AT, USED_AT, VERSION};
+use super::{FREE, MAGIC, MAX_SLOTS, SIZE, USED_AT, VERSION, slot_at};
 use crate::MAX_GPUS;
 
 /// One process with a slot.
@@ -45,7 +45,7 @@ impl<'a> Usage<'a> {
     pub fn processes(self) -> impl Iterator<Item = Process> + use<'a> {
         let high = (self.short(12) as usize).min(MAX_SLOTS);
         (0..high).filter_map(move |slot| {
-            let at = SLOTS_AT + slot * SLOT;
+            let at = slot_at(slot);
             if self.short(at + 4) == FREE {
                 return None;
             }
