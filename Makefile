@@ -50,10 +50,11 @@ unit: quota
 # What the lab's environments run: an installed tree, and the simulated driver's.
 lab-tree: simulated
 	$(MAKE) install DESTDIR=.lab/install PREFIX=/usr
-	install -d .lab/sim/bin
-	install -m 0755 $(addprefix tests/driver/target/release/,fgpu-sim libsim_cuda.so libsim_nvml.so) .lab/sim/bin
+	install -d .lab/sim/nodes
+	install -m 0755 $(addprefix tests/driver/target/release/,fgpu-sim libsim_cuda.so libsim_nvml.so) .lab/sim
+	install -m 0644 tests/driver/nodes/*.toml .lab/sim/nodes
 	tests/driver/fetch-nvidia-smi .lab/nvidia
-	install -m 0755 .lab/nvidia/nvidia-smi .lab/sim/bin
+	install -m 0755 .lab/nvidia/nvidia-smi .lab/sim
 
 lab: lab-tree
 	$(CARGO) test --locked -p fgpu-lab -- $(LAB)
