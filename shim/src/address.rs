@@ -98,7 +98,11 @@ impl Identity {
 
     /// Removes `path` if it still names this file.
     pub(crate) fn remove(self, path: &Path) -> Result<()> {
-        if Self::of(path) == Some(self) { remove(path) } else { Ok(()) }
+        if Self::of(path) != Some(self) {
+            return Ok(());
+        }
+        remove(path)
+            .map_err(|error| Error::new(error.kind(), format!("cannot remove {}: {error}", path.display())))
     }
 }
 

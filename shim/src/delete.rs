@@ -13,6 +13,7 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
+use crate::address::Identity;
 use crate::invocation::Invocation;
 use crate::{address, log, mention, rpc, stock, sys};
 
@@ -83,15 +84,20 @@ fn front(bundle: &Path) -> Option<PathBuf> {
 /// for the shim's end, so it has to be the stock shim's end too: nobody would ever come to it again. A pod's
 /// other containers lost their connection as well, and get a `delete` of their own.
 fn end_orphan(front: &Path, id: &str) -> anyhow::Result<()> {
+    let left_behind = Identity::of(front);
     if let Some(stock) = address::stock_behind(front) {
+        let file = Identity::of(&stock);
+        let killed = rpc::shim_pid(&stock, id).and_then(kill);
+        // The `delete` of another container of the pod may have been faster.
         if address::is_alive(&stock) {
-            kill(rpc::shim_pid(&stock, id)?)?;
+            killed?;
         }
         if address::is_orphaned(&stock) {
-            address::remove(&stock).with_context(|| format!("cannot remove {}", stock.display()))?;
+            file.map_or(Ok(()), |file| file.remove(&stock))?;
         }
     }
-    address::remove(front).with_context(|| format!("cannot remove {}", front.display()))
+    left_behind.map_or(Ok(()), |file| file.remove(front))?;
+    Ok(())
 }
 
 fn kill(pid: i32) -> anyhow::Result<()> {

@@ -362,7 +362,7 @@ impl Relay {
         self.listener = None;
         for (path, file) in std::mem::take(&mut self.sockets) {
             if let Err(error) = file.remove(&path) {
-                log::warn(&self.setup.bundle, &self.setup.id, format!("{}: {error}", path.display()));
+                log::warn(&self.setup.bundle, &self.setup.id, error);
             }
         }
         let calls = self.calls.iter().filter(|(_, call)| call.is_preparing());
