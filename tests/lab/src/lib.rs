@@ -1,1 +1,22 @@
-//! See tests/lab/README.md.
+//! What the lab's tests stand on; see README.md.
+//!
+//! One program, two places. *Outside*, on the machine itself, it is a test runner: [`outside`] enters the four
+//! environments and asks a copy of itself there to run one test after another. *Inside*, [`inside`] serves those
+//! requests, and everything else here drives Docker, containerd and the node.
+//!
+//! What drives the node panics when the node does not do as it should, with the command and its output: its only
+//! callers are tests.
+
+#![forbid(unsafe_code)]
+
+mod capture;
+pub mod command;
+pub mod cri;
+pub mod ctr;
+pub mod daemons;
+pub mod docker;
+pub mod inside;
+pub mod node;
+pub mod outside;
+pub mod process;
+pub mod shuffle;

@@ -42,7 +42,8 @@ fn create(real: &str, limit: &str) {
         for (program, times, annotated) in [(real, &mut without, false), ("fgpu-runtime", &mut with, true)] {
             let bundle = bundle(real, annotated);
             let start = Instant::now();
-            run(program, &["create", "--bundle", &bundle, &id]).unwrap_or_else(|error| panic!("{program}: {error}"));
+            run(program, &["create", "--bundle", &bundle, &id])
+                .unwrap_or_else(|error| panic!("{program}: {error}"));
             times.push(start.elapsed());
             run(program, &["delete", "--force", &id]).unwrap_or_else(|error| panic!("{program}: {error}"));
         }

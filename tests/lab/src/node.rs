@@ -1,0 +1,165 @@
+//! The node as fgpu sees it: its GPUs and who holds them.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::command::{run, wait_until};
+
+/// How a container comes to fgpu.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrontEnd {
+    /// `containerd-shim-fgpu-v2`.
+    Shim,
+    /// `fgpu-runtime`.
+    Runtime,
+}
+
+impl FrontEnd {
+    /// Its name in Docker's daemon.json, and as a handler of CRI.
+    pub const fn docker_runtime(self) -> &'static str {
+        match self {
+            FrontEnd::Shim => "fgpu",
+            FrontEnd::Runtime => "fgpu-oci",
+        }
+    }
+}
+
+/// A lease, as far as tests care.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The container's id.
+    pub id: String,
+    /// The grant's name.
+    pub nonce: String,
+    /// UUID, bytes and ppm of each GPU.
+    pub shares: Vec<(String, u64, u64)>,
+}
+
+/// A GPU of the node.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    /// Its UUID.
+    pub uuid: String,
+    /// The minor number of its device node.
+    pub minor: u64,
+    /// Bytes that can be granted.
+    pub usable: u64,
+}
+
+impl Gpu {
+    /// The bytes of a share of it: floored to 1 MiB.
+    pub fn share(&self, ppm: u64) -> u64 {
+        let bytes = u128::from(self.usable) * u128::from(ppm) / 1_000_000;
+        u64::try_from(bytes).expect("a share is no more than its GPU") & !((1 << 20) - 1)
+    }
+}
+
+/// The node's GPUs, by index.
+#[track_caller]
+pub fn gpus() -> Vec<Gpu> {
+    let path = "/run/fgpu/inventory.json";
+    if !Path::new(path).exists() {
+        run(["fgpu", "inventory", "--refresh"]).ok();
+    }
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
+    let inventory: Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}"));
+    let number = |gpu: &Value, key: &str| gpu[key].as_u64().unwrap_or_else(|| panic!("no {key} in {gpu}"));
+    let gpu = |gpu: &Value| Gpu {
+        uuid: gpu["uuid"].as_str().unwrap_or_default().to_owned(),
+        minor: number(gpu, "minor"),
+        usable: (number(gpu, "total_memory") - number(gpu, "reserved_memory")) & !((1 << 20) - 1),
+    };
+    inventory["gpus"].as_array().unwrap_or_else(|| panic!("no gpus in {inventory}")).iter().map(gpu).collect()
+}
+
+/// All leases, from the allocator file itself: what the product's own commands say is tested elsewhere.
+#[track_caller]
+pub fn leases() -> Vec<Lease> {
+    let path = "/run/fgpu/allocations.json";
+    let mut tries = 0;
+    // A reader that does not take the lock may see two changes pass while it reads; it reads again.
+    let file: Value = loop {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => panic!("cannot read {path}: {error}"),
+        };
+        match serde_json::from_str(&text) {
+            Ok(file) => break file,
+            Err(error) if tries == 50 => panic!("{path}: {error}: {text}"),
+            Err(_) => tries += 1,
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    let text =
+        |value: &Value| value.as_str().unwrap_or_else(|| panic!("{path}: no text in {value}")).to_owned();
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{path}: no number in {value}"));
+    let list =
+        |value: &Value| value.as_array().cloned().unwrap_or_else(|| panic!("{path}: no list in {value}"));
+    list(&file["leases"])
+        .iter()
+        .map(|lease| Lease {
+            id: text(&lease["key"]["id"]),
+            nonce: text(&lease["nonce"]),
+            shares: list(&lease["gpus"])
+                .iter()
+                .map(|gpu| (text(&gpu["uuid"]), number(&gpu["memory"]), number(&gpu["cores_ppm"])))
+                .collect(),
+        })
+        .collect()
+}
+
+/// The one lease that there is.
+#[track_caller]
+pub fn only_lease() -> Lease {
+    let mut leases = leases();
+    assert!(leases.len() == 1, "should be one lease: {leases:?}");
+    leases.remove(0)
+}
+
+/// Waits until there is no lease.
+#[track_caller]
+pub fn wait_until_free() {
+    wait_until("the end of all leases", || leases().is_empty());
+}
+
+/// Panics if some GPU is granted beyond what it has.
+#[track_caller]
+pub fn assert_not_overcommitted(gpus: &[Gpu], leases: &[Lease]) {
+    for gpu in gpus {
+        let shares = leases.iter().flat_map(|lease| &lease.shares).filter(|share| share.0 == gpu.uuid);
+        let (memory, cores) = shares.fold((0, 0), |sum, share| (sum.0 + share.1, sum.1 + share.2));
+        assert!(memory <= gpu.usable && cores <= 1_000_000, "{} is over-committed: {leases:?}", gpu.uuid);
+    }
+}
+
+/// The node's configuration with more lines at its top, until dropped.
+#[derive(Debug)]
+pub struct Configured(());
+
+/// Adds lines to the node's configuration.
+#[track_caller]
+pub fn configure(lines: &str) -> Configured {
+    let usual = fs::read_to_string(USUAL).unwrap_or_else(|error| panic!("cannot read {USUAL}: {error}"));
+    write(CONFIG, &format!("{lines}\n{usual}"));
+    Configured(())
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        let usual = fs::read_to_string(USUAL).unwrap_or_else(|error| panic!("cannot read {USUAL}: {error}"));
+        write(CONFIG, &usual);
+    }
+}
+
+const CONFIG: &str = "/etc/fgpu/config.toml";
+const USUAL: &str = "/lab/fgpu.toml";
+
+fn write(path: &str, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("cannot write {path}: {error}"));
+}

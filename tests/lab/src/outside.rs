@@ -1,0 +1,158 @@
+//! Running tests in the environments from outside.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+use serde_json::Value;
+
+/// The argument that tells this program that it is inside.
+pub const INSIDE: &str = "--inside";
+/// Where this program is to be found inside.
+const PROGRAM: &str = "/opt/lab-suite";
+
+/// A Debian suite over a version of cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Environment {
+    /// `trixie` or `forky`.
+    pub suite: &'static str,
+    /// `v1` or `v2`.
+    pub cgroup: &'static str,
+}
+
+impl Environment {
+    /// All of them.
+    pub const ALL: [Environment; 4] = [
+        Environment { suite: "trixie", cgroup: "v2" },
+        Environment { suite: "forky", cgroup: "v1" },
+        Environment { suite: "trixie", cgroup: "v1" },
+        Environment { suite: "forky", cgroup: "v2" },
+    ];
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.suite, self.cgroup)
+    }
+}
+
+/// An environment that is entered when the first test asks for it and left when dropped.
+///
+/// It belongs to one thread: an environment dies with the thread that entered it (`enter` asks the kernel for
+/// that), and it runs one test at a time.
+#[derive(Debug)]
+pub struct Room {
+    /// Gone only while dropping.
+    requests: Option<Sender<Request>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A test's name, and where to say what came of it.
+type Request = (String, Sender<Result<(), String>>);
+
+impl Room {
+    /// A room for an environment, not yet entered.
+    pub fn new(environment: Environment) -> Self {
+        let (requests, receiver) = mpsc::channel();
+        let thread = thread::spawn(move || serve(environment, &receiver));
+        Self { requests: Some(requests), thread: Some(thread) }
+    }
+
+    /// Runs a test by its name inside.
+    ///
+    /// # Errors
+    ///
+    /// Why it failed.
+    pub fn run(&self, test: &str) -> Result<(), String> {
+        let (answer, receiver) = mpsc::channel();
+        let gone = "the environment's thread is gone";
+        let requests = self.requests.as_ref().ok_or(gone)?;
+        requests.send((test.to_owned(), answer)).map_err(|_| gone)?;
+        receiver.recv().map_err(|_| gone)?
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.requests = None;
+        // Wait until it has left: the end of this program would be a kill.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(environment: Environment, requests: &Receiver<Request>) {
+    let mut visit: Option<Result<Visit, String>> = None;
+    for (test, answer) in requests {
+        // One that cannot be entered is not tried again for each test; one that broke down is.
+        let result = match visit.get_or_insert_with(|| Visit::begin(environment)) {
+            Err(why) => Err(why.clone()),
+            Ok(there) => match there.ask(&test) {
+                Ok(None) => Ok(()),
+                Ok(Some(failure)) => Err(failure),
+                Err(error) => {
+                    visit = None;
+                    Err(format!("{environment} broke down in this test: {error}"))
+                }
+            },
+        };
+        // Who asked may have been interrupted; nobody else wants the answer.
+        let _ = answer.send(result);
+    }
+}
+
+/// A copy of this program inside.
+struct Visit {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Visit {
+    fn begin(environment: Environment) -> Result<Self, String> {
+        let fail = |error: &dyn fmt::Display| format!("cannot enter {environment}: {error}");
+        let program = std::env::current_exe().map_err(|error| fail(&error))?;
+        let mut child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/enter"))
+            .args([environment.suite, environment.cgroup, "--bind"])
+            .arg(program)
+            .args([PROGRAM, "--", PROGRAM, INSIDE])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| fail(&error))?;
+        let requests = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("standard output was asked to be a pipe"));
+        let mut visit = Self { child, requests, answers };
+        match visit.answer() {
+            Ok(line) if line["ready"] == true => Ok(visit),
+            Ok(line) => Err(fail(&format!("it says {line}"))),
+            Err(error) => Err(fail(&format!("{error}; what it printed stands above"))),
+        }
+    }
+
+    fn ask(&mut self, test: &str) -> io::Result<Option<String>> {
+        let requests = self.requests.as_mut().expect("open until the visit ends");
+        writeln!(requests, "{test}")?;
+        let answer = self.answer()?;
+        Ok(answer["failure"].as_str().map(str::to_owned))
+    }
+
+    fn answer(&mut self) -> io::Result<Value> {
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended"));
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        // The copy inside ends with its input, and everything there with it.
+        self.requests = None;
+        let _ = self.child.wait();
+    }
+}

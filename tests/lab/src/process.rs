@@ -1,0 +1,45 @@
+//! Processes of the environment, by what they run.
+
+use std::fs;
+
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+
+/// A running process.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Its id.
+    pub pid: i32,
+    /// Its arguments.
+    pub args: Vec<String>,
+}
+
+/// Every process whose program is `program` (an absolute path) and of whose arguments one contains `argument`.
+pub fn running(program: &str, argument: &str) -> Vec<Process> {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted");
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: i32| {
+            let program_of = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+            let args = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let args: Vec<_> =
+                args.split(|byte| *byte == 0).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
+            let wanted = program_of.as_os_str() == program && args.iter().any(|arg| arg.contains(argument));
+            wanted.then_some(Process { pid, args })
+        })
+        .collect()
+}
+
+/// Whether a process lives; one that is dead and not yet waited for does not.
+pub fn lives(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state stands behind the name, which ends at the last bracket.
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
+    !matches!(state, None | Some(b'Z' | b'X'))
+}
+
+/// Sends SIGKILL. Whether the process was there to get it is the answer.
+pub fn kill(pid: i32) -> bool {
+    assert!(pid > 1, "no process of a test has the id {pid}");
+    signal::kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok()
+}

@@ -1,0 +1,59 @@
+//! Two hundred containers by sixteen clients at once.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fgpu_lab::docker;
+use fgpu_lab::inside::Test;
+use fgpu_lab::node::{self, FrontEnd};
+
+pub(crate) const TESTS: &[Test] =
+    &[Test::once("crowd::two_hundred_containers_by_sixteen_clients", two_hundred)];
+
+const CONTAINERS: usize = 200;
+const CLIENTS: usize = 16;
+
+/// There is room for eight at a time. A quarter is never fragmented, so the only error can be no-capacity.
+fn two_hundred() {
+    docker::load("busybox");
+    let gpus = node::gpus();
+    let next = AtomicUsize::new(0);
+    let refused = AtomicUsize::new(0);
+    let most = AtomicUsize::new(0);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let leases = node::leases();
+                node::assert_not_overcommitted(&gpus, &leases);
+                most.fetch_max(leases.len(), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let client = || {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                if at >= CONTAINERS {
+                    break;
+                }
+                let front_end = if at.is_multiple_of(2) { FrontEnd::Shim } else { FrontEnd::Runtime };
+                let run = docker::container("busybox").under(front_end).annotation("fgpu/fraction", "0.25");
+                let output = run.command(["sleep", "0.3"]).run_plainly();
+                if output.status != 0 {
+                    assert!(output.stderr.contains("fgpu: no-capacity: "), "{}", output.story());
+                    refused.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        let results: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        done.store(true, Ordering::Relaxed);
+        let watched = watcher.join();
+        assert!(watched.is_ok() && results.iter().all(Result::is_ok), "see the panics above");
+    });
+    let (refused, most) = (refused.into_inner(), most.into_inner());
+    assert!(most <= 8, "{most} at a time");
+    assert!(refused < CONTAINERS, "some ran");
+    node::wait_until_free();
+}

@@ -1,0 +1,77 @@
+//! The lab's tests: `cargo test -p fgpu-lab -- [FILTER]…`. See README.md.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use fgpu_lab::inside::{Test, serve};
+use fgpu_lab::outside::{Environment, INSIDE, Room};
+use libtest_mimic::{Arguments, Trial};
+
+mod baseline;
+mod capacity;
+mod containerd;
+mod crowd;
+mod ends;
+mod limit;
+mod malformed;
+mod same;
+mod view;
+
+/// The tests, in the order in which they run.
+fn tests() -> Vec<Test> {
+    [
+        baseline::TESTS,
+        view::TESTS,
+        limit::TESTS,
+        capacity::TESTS,
+        malformed::TESTS,
+        same::TESTS,
+        ends::TESTS,
+        containerd::TESTS,
+        crowd::TESTS,
+    ]
+    .concat()
+}
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(INSIDE) {
+        return match serve(&tests()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("lab: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let mut arguments = Arguments::from_args();
+    // An environment runs one test at a time, so that tests can count leases; two environments run side by side.
+    arguments.test_threads.get_or_insert(2);
+    libtest_mimic::run(&arguments, trials(&arguments)).exit_code()
+}
+
+/// Each test in each environment, but only those that the arguments select: the last one of an environment
+/// takes its room with it.
+fn trials(arguments: &Arguments) -> Vec<Trial> {
+    let names: Vec<_> = tests().iter().flat_map(Test::cases).map(|(name, _)| name).collect();
+    let mut trials = Vec::new();
+    // Alternating between two environments keeps both threads at work.
+    for pair in Environment::ALL.chunks(2) {
+        let rooms: Vec<_> =
+            pair.iter().map(|environment| (environment, Arc::new(Room::new(*environment)))).collect();
+        for name in &names {
+            for (environment, room) in &rooms {
+                let (name, room) = (name.clone(), Arc::clone(room));
+                let full = format!("{environment}::{name}");
+                if selected(&full, arguments) {
+                    trials.push(Trial::test(full, move || Ok(room.run(&name)?)));
+                }
+            }
+        }
+    }
+    trials
+}
+
+fn selected(name: &str, arguments: &Arguments) -> bool {
+    let matches = |word: &String| if arguments.exact { name == word } else { name.contains(word.as_str()) };
+    arguments.filter.as_ref().is_none_or(matches) && !arguments.skip.iter().any(matches)
+}
