@@ -35,6 +35,15 @@ pub(crate) fn code(answer: Answer) -> u32 {
     answer.map_or_else(|failure| failure.0, |()| 0)
 }
 
+/// Names a call and its result on standard error, if the feature `trace` is on.
+pub(crate) fn traced(name: &str, result: u32) -> u32 {
+    if cfg!(feature = "trace") {
+        use core::fmt::Write;
+        let _ = writeln!(sim_node::sys::Stderr, "sim-cuda: {name} = {result}");
+    }
+    result
+}
+
 /// A result's name and what it means.
 pub(crate) fn describe(code: u32) -> Option<(&'static CStr, &'static CStr)> {
     Some(match code {
@@ -120,7 +129,7 @@ macro_rules! api {
         unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
             // SAFETY: pointers among the arguments are as cuda.h demands of the caller.
             let answer = || -> $crate::abi::Answer { #[allow(unused_unsafe)] unsafe { $answer } };
-            $crate::abi::code(answer())
+            $crate::abi::traced(stringify!($name), $crate::abi::code(answer()))
         }
     )* };
 }

@@ -92,17 +92,19 @@ fn destroy(handle: Handle) -> Answer {
     Ok(())
 }
 
+fn get_or_create_primary(objects: &mut Objects, ordinal: i32) -> Result<Handle, Failure> {
+    if let Some(&handle) = objects.primary.get(&ordinal) {
+        return Ok(handle);
+    }
+    let handle = create(objects, ordinal, 0, true)?;
+    objects.primary.insert(ordinal, handle);
+    Ok(handle)
+}
+
 unsafe fn retain_primary(out: *mut Handle, ordinal: i32) -> Answer {
     let driver = Driver::get()?;
     let mut objects = driver.objects();
-    let handle = match objects.primary.get(&ordinal) {
-        Some(&handle) => handle,
-        None => {
-            let handle = create(&mut objects, ordinal, 0, true)?;
-            objects.primary.insert(ordinal, handle);
-            handle
-        }
-    };
+    let handle = get_or_create_primary(&mut objects, ordinal)?;
     if let Some(Context { retained: Some(count), .. }) = objects.contexts.get_mut(&handle) {
         *count += 1;
     }
@@ -116,7 +118,7 @@ fn release_primary(ordinal: i32) -> Answer {
     let mut objects = driver.objects();
     let handle = *objects.primary.get(&ordinal).ok_or(Failure::INVALID_CONTEXT)?;
     if let Some(Context { retained: Some(count), .. }) = objects.contexts.get_mut(&handle) {
-        *count -= 1;
+        *count = count.saturating_sub(1);
         if *count > 0 {
             return Ok(());
         }

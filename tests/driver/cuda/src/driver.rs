@@ -87,8 +87,7 @@ impl Driver {
     }
 
     fn open() -> Result<Self, Failure> {
-        let root = Root::of_library(&raw const LANDMARK as usize).ok_or(Failure::NO_DEVICE)?;
-        let node = Node::map(&root.join("run/nvidia-sim/config")).ok_or(Failure::NO_DEVICE)?;
+        let (root, node) = find_node()?;
         let mapped =
             Mapped::open(&root.join("run/nvidia-sim/state"), true).map_err(|_| Failure::NO_DEVICE)?;
         match mapped.state.node_fault(Fault::CudaInit) {
@@ -110,6 +109,13 @@ impl Driver {
         let account = Account::open(mapped).map_err(|_| Failure::OUT_OF_MEMORY)?;
         Ok(Self { account, gpus, original: mark_original()?, objects: Mutex::new(Objects::default()) })
     }
+}
+
+/// The node that this library belongs to.
+fn find_node() -> Result<(Root, &'static Node), Failure> {
+    let root = Root::of_library(&raw const LANDMARK as usize).ok_or(Failure::NO_DEVICE)?;
+    let node = Node::map(&root.join("run/nvidia-sim/config")).ok_or(Failure::NO_DEVICE)?;
+    Ok((root, node))
 }
 
 /// A word that is 1 here and 0 in forked children.
@@ -164,10 +170,13 @@ fn init(flags: u32) -> Answer {
 
 /// Answers without `cuInit`, as the real one does.
 unsafe fn version(out: *mut i32) -> Answer {
-    let root = Root::of_library(&raw const LANDMARK as usize).ok_or(Failure::NO_DEVICE)?;
-    let node = Node::map(&root.join("run/nvidia-sim/config")).ok_or(Failure::NO_DEVICE)?;
+    static VERSION: AtomicU32 = AtomicU32::new(0);
+    if VERSION.load(Ordering::Relaxed) == 0 {
+        let (_, node) = find_node()?;
+        VERSION.store(node.cuda_version, Ordering::Relaxed);
+    }
     // SAFETY: handed on from the caller.
-    unsafe { put(out, node.cuda_version as i32) }
+    unsafe { put(out, VERSION.load(Ordering::Relaxed) as i32) }
 }
 
 api! {

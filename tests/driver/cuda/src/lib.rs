@@ -8,6 +8,9 @@
 //! Simplifications that a test may want to know: allocations are counted in units of 512 bytes; managed memory
 //! counts in full at once; a stream-ordered free takes effect at once; copies ignore what kernels would write.
 //!
+//! NVIDIA's runtime library (libcudart) does not start on it: it has the driver prove that it is NVIDIA's, and this
+//! one does not pretend to be. Programs use the driver API.
+//!
 //! The numbers and struct layouts are those of NVIDIA's public `cuda.h` (version 12.4).
 #![no_std]
 
