@@ -140,8 +140,8 @@ impl Files {
         match fs::hard_link(&self.main, &aside) {
             Ok(()) => Some(aside),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Some(aside),
-            // The file itself stays in place in any case.
-            Err(_) => None,
+            // A file system without links. The file itself stays in place in any case.
+            Err(_) => fs::copy(&self.main, &aside).is_ok().then_some(aside),
         }
     }
 

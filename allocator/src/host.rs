@@ -74,7 +74,11 @@ impl Host {
         if self.cgroup.join("cgroup.controllers").exists() {
             return Ok(false);
         }
-        for tree in fs::read_dir(&self.cgroup)? {
+        let trees = match fs::read_dir(&self.cgroup) {
+            Err(error) if is_gone(&error) => return Ok(false),
+            trees => trees?,
+        };
+        for tree in trees {
             let tree = tree?;
             // Combined controllers (cpu → cpu,cpuacct) are links to a tree that is visited anyway.
             if tree.file_type()?.is_dir() && populated(&tree.path().join(path), CGROUP_DEPTH)? {

@@ -12,11 +12,12 @@
 //! proves by itself that it is whole and of this boot. Only this module writes the format, so it need not parse
 //! JSON to read it: a line's head is scanned, and the lines that an operation does not concern are copied.
 
+use std::hash::Hasher;
 use std::ops::Range;
 
 use fgpu_spec::Nonce;
 use memchr::{memchr_iter, memchr2};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
+use twox_hash::XxHash3_64;
 
 use crate::{Error, Key, Lease};
 
@@ -40,7 +41,7 @@ pub(crate) struct Boot {
 
 impl Boot {
     pub(crate) fn new(id: String) -> Self {
-        Self { seed: xxh3_64(id.as_bytes()), id }
+        Self { seed: XxHash3_64::oneshot(id.as_bytes()), id }
     }
 }
 
@@ -97,7 +98,8 @@ impl Image {
     /// The line with this nonce.
     pub(crate) fn find(&self, nonce: &Nonce) -> Option<&[u8]> {
         let nonce = nonce.to_string();
-        self.lines().find(|line| line[NONCE.len()..].starts_with(nonce.as_bytes()))
+        self.lines()
+            .find(|line| line.get(NONCE.len()..).is_some_and(|rest| rest.starts_with(nonce.as_bytes())))
     }
 
     /// A file with this one's lines, each as `edit` says, and then `more`.
@@ -163,10 +165,10 @@ impl<'a> Draft<'a> {
         }
         parts.push(CLOSE);
         let mut draft = Self { head, parts };
-        let mut check = Xxh3::new();
-        check.update(&draft.head[HEAD.len() + DIGITS..]);
-        draft.parts.iter().for_each(|part| check.update(part));
-        draft.head[HEAD.len()..HEAD.len() + DIGITS].copy_from_slice(&hex(check.digest()));
+        let mut check = XxHash3_64::new();
+        check.write(&draft.head[HEAD.len() + DIGITS..]);
+        draft.parts.iter().for_each(|part| check.write(part));
+        draft.head[HEAD.len()..HEAD.len() + DIGITS].copy_from_slice(&hex(check.finish()));
         draft
     }
 
@@ -184,7 +186,7 @@ impl<'a> Draft<'a> {
 /// What the file's checksum covers, if it is right.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (check, rest) = bytes.strip_prefix(HEAD)?.split_at_checked(DIGITS)?;
-    (*check == hex(xxh3_64(rest))).then_some(rest)
+    (*check == hex(XxHash3_64::oneshot(rest))).then_some(rest)
 }
 
 /// The version that a file claims.
@@ -199,7 +201,7 @@ pub(crate) fn line(lease: &Lease, boot: &Boot) -> Result<Vec<u8>, Error> {
     let mut out = Vec::with_capacity(1024);
     serde_json::to_writer(&mut out, lease).map_err(Error::Unwritable)?;
     out.pop();
-    let seal = hex(xxh3_64_with_seed(&out, boot.seed));
+    let seal = hex(XxHash3_64::oneshot_with_seed(boot.seed, &out));
     out.extend_from_slice(SEAL);
     out.extend_from_slice(&seal);
     out.extend_from_slice(b"\"}");
@@ -219,7 +221,7 @@ pub(crate) fn salvage<'a>(bytes: &'a [u8], boot: &Boot) -> (Vec<&'a [u8]>, usize
         let sealed = || {
             let (lease, seal) = line.split_at_checked(line.len().checked_sub(SEAL.len() + DIGITS + 2)?)?;
             let seal = seal.strip_prefix(SEAL)?.strip_suffix(b"\"}")?;
-            (*seal == hex(xxh3_64_with_seed(lease, boot.seed))).then_some(line)
+            (*seal == hex(XxHash3_64::oneshot_with_seed(boot.seed, lease))).then_some(line)
         };
         match sealed() {
             Some(line) => whole.push(line),

@@ -105,6 +105,10 @@ impl Store {
                 return Ok(None);
             }
             rebuilt.aside = self.files.set_aside(&lock);
+            if damaged_file.is_some() && rebuilt.aside.is_none() {
+                let unkept = std::io::Error::other("neither a link nor a copy of it can be made");
+                return Err(Error::io("keep aside", &self.files.main, unkept));
+            }
             let draft = Draft::new(&self.boot, lines.iter().map(Vec::as_slice));
             self.files.replace_damaged(&lock, &draft)?;
         }
