@@ -18,6 +18,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 const SUFFIX: &[u8] = b".fgpu";
+/// What a socket is called before it has its name; the pid of its process follows.
+const UNNAMED: &str = ".fgpu-";
 /// The longest path of a unix socket: `sun_path` has 108 bytes, the last is NUL (unix(7)).
 const LIMIT: usize = 107;
 
@@ -56,9 +58,8 @@ pub(crate) fn is_orphaned(socket: &Path) -> bool {
 /// taken: whoever finds the name can connect. A name whose owner died is replaced by rename(2). If two replace
 /// one at the same time, the later wins, and nobody ever comes to the other.
 pub(crate) fn listen(socket: &Path) -> Result<Option<UnixListener>> {
-    let pid = std::process::id().to_string();
     let folder = socket.parent().ok_or(ErrorKind::InvalidInput)?;
-    let unnamed = folder.join(format!(".fgpu-{pid}"));
+    let unnamed = folder.join(format!("{UNNAMED}{}", std::process::id()));
     remove(&unnamed)?;
     let listener = UnixListener::bind(&unnamed)?;
     let named = std::fs::set_permissions(&unnamed, Permissions::from_mode(0o600))
@@ -84,6 +85,20 @@ fn name(unnamed: &Path, socket: &Path) -> Result<bool> {
         }
         Err(error) => Err(Error::new(error.kind(), format!("{}: {error}", socket.display()))),
     }
+}
+
+/// Removes what a `start` left in `folder` that was killed before its socket had its name.
+pub(crate) fn sweep(folder: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        if let Some(pid) = name.strip_prefix(UNNAMED)
+            && !Path::new("/proc").join(pid).exists()
+        {
+            remove(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Which file a path names now, so that its owner removes no later one of the same name.
@@ -150,6 +165,21 @@ mod tests {
         let _second = listen(&socket).unwrap().unwrap();
         assert!(is_alive(&socket));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_killed_start_left_is_swept() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: String| folder.path().join(name);
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        let (dead, alive) = (at(format!(".fgpu-{}", dead.id())), at(format!(".fgpu-{}", std::process::id())));
+        let other = at("0123.fgpu".into());
+        for path in [&dead, &alive, &other] {
+            let _ = UnixListener::bind(path).unwrap();
+        }
+        sweep(folder.path()).unwrap();
+        assert_eq!([dead, alive, other].map(|path| path.exists()), [false, true, true]);
     }
 
     #[test]

@@ -24,11 +24,17 @@ const KILLED_WITHIN: u16 = 2000;
 pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
     let bundle = invocation.bundle()?;
     let id = invocation.text("id")?;
-    if let Some(front) = front(&bundle)
-        && address::is_orphaned(&front)
-        && let Err(error) = end_orphan(&front, id)
+    let front = front(&bundle);
+    if let Some(front) = &front
+        && address::is_orphaned(front)
+        && let Err(error) = end_orphan(front, id)
     {
         log::warn(&bundle, id, format!("the stock shim behind a dead relay may still run: {error:#}"));
+    }
+    if let Some(folder) = front.as_deref().and_then(Path::parent)
+        && let Err(error) = address::sweep(folder)
+    {
+        log::warn(&bundle, id, format!("cannot sweep {}: {error}", folder.display()));
     }
     // Read before the stock shim tidies up.
     let asks = mention::of_fgpu(&bundle);
