@@ -140,9 +140,21 @@ impl Files {
         match fs::hard_link(&self.main, &aside) {
             Ok(()) => Some(aside),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Some(aside),
-            // A file system without links. The file itself stays in place in any case.
-            Err(_) => fs::copy(&self.main, &aside).is_ok().then_some(aside),
+            // A file system without links.
+            Err(_) => match self.copy_aside(&aside) {
+                Ok(()) => Some(aside),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Some(aside),
+                // The file itself stays in place in any case.
+                Err(_) => None,
+            },
         }
+    }
+
+    /// Only into a new file: one that is there may be another link to the damaged file, which would be emptied.
+    fn copy_aside(&self, aside: &Path) -> io::Result<()> {
+        let mut from = fs::File::open(&self.main)?;
+        let mut to = fs::File::create_new(aside)?;
+        io::copy(&mut from, &mut to).map(drop).inspect_err(|_| drop(fs::remove_file(aside)))
     }
 
     /// Removes what a killed rebuild left.
