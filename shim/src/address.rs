@@ -161,6 +161,10 @@ mod tests {
         assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
         drop(first);
+        // A process that another test is starting may hold the socket until its execve(2).
+        while is_alive(&socket) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         assert!(is_orphaned(&socket));
         let _second = listen(&socket).unwrap().unwrap();
         assert!(is_alive(&socket));
@@ -189,10 +193,14 @@ mod tests {
         let first = listen(&socket).unwrap().unwrap();
         let identity = Identity::of(&socket).unwrap();
         drop(first);
-        let _second = listen(&socket).unwrap().unwrap();
+        while is_alive(&socket) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let second = listen(&socket).unwrap().unwrap();
         identity.remove(&socket).unwrap();
         assert!(is_alive(&socket));
         Identity::of(&socket).unwrap().remove(&socket).unwrap();
         assert!(!is_alive(&socket) && !is_orphaned(&socket));
+        drop(second);
     }
 }
