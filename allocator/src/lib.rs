@@ -29,6 +29,7 @@ mod liveness;
 mod place;
 mod process;
 mod rebuild;
+mod reconcile;
 mod refusal;
 mod store;
 
