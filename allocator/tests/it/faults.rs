@@ -219,6 +219,42 @@ fn killed_between_any_two_system_calls() {
     }
 }
 
+/// Others act while an operation stands between two of its system calls. What they were told must hold.
+#[test]
+fn others_come_in_between_any_two_system_calls() {
+    for operation in ALL.into_iter().filter(|&operation| operation != Operation::Rebuild) {
+        let mut interleaved = 0;
+        for stop_at in 0.. {
+            let scene = Scene::new(operation);
+            let child = scene.start(operation);
+            let mut end = (0..stop_at).find_map(|_| step(child));
+            let lock = File::options().create(true).append(true).open(scene.dir.path().join("lock")).unwrap();
+            let free = end.is_none() && lock.try_lock().is_ok();
+            drop(lock);
+            if free {
+                interleaved += 1;
+                // The container whose maker died turns out to live, and somebody takes what is left.
+                let activated =
+                    scene.dead.is_some_and(|dead| scene.store.activate(&dead, Some(scene.me), None).unwrap());
+                let rival = reserve(&scene.store, 1, 250_000, &claim("rival", scene.me)).is_ok();
+                end = std::iter::from_fn(|| Some(step(child))).find_map(|end| end);
+                let now = scene.state().unwrap();
+                assert!(
+                    !activated || now.contains(&("dead".into(), true)),
+                    "{operation:?} {stop_at}: {now:?}"
+                );
+                assert!(!rival || now.contains(&("rival".into(), false)), "{operation:?} {stop_at}: {now:?}");
+            } else if end.is_none() {
+                end = std::iter::from_fn(|| Some(step(child))).find_map(|end| end);
+            } else {
+                break;
+            }
+            assert!(matches!(end, Some(Some(_))), "it goes on: {end:?}");
+        }
+        assert!(interleaved > 2, "{operation:?} held the lock all the time");
+    }
+}
+
 /// Fails each system call in turn, as a full disk, a failing one, a lack of memory or a signal would.
 #[cfg(target_arch = "x86_64")]
 #[test]
