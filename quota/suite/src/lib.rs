@@ -156,13 +156,23 @@ impl Container {
 
     /// A command in the container: its own `/run`, our libraries where the loader finds them first.
     pub fn command(&self, program: &Path) -> Command {
+        self.unshare(&[], program)
+    }
+
+    /// Likewise, as the first process of a pid namespace: whatever it leaves behind ends with it.
+    pub fn command_as_init(&self, program: &Path) -> Command {
+        self.unshare(&["--pid", "--fork", "--kill-child", "--mount-proc"], program)
+    }
+
+    fn unshare(&self, arguments: &[&str], program: &Path) -> Command {
         let mut command = Command::new("unshare");
         if !is_root() {
             command.args(["--user", "--map-root-user"]);
         }
         let mount =
             "mount -t tmpfs none /run && mkdir /run/fgpu && mount --bind \"$0\" /run/fgpu && exec \"$@\"";
-        command.args(["--mount", "--propagation", "private", "sh", "-c", mount]).arg(self.path("fgpu"));
+        command.args(["--mount", "--propagation", "private"]).args(arguments);
+        command.args(["sh", "-c", mount]).arg(self.path("fgpu"));
         command.arg(program).env("LD_LIBRARY_PATH", self.path("lib"));
         command
     }

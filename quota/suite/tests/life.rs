@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use fgpu_quota_suite::{Container, gpu, trials};
+use fgpu_quota_suite::{Container, gpu, run, trials};
 
 fn live(what: &str, number: &str) -> String {
     let container = Container::new(&[gpu(0, 100)]);
     let program = container.program("life", &["libcuda.so.1"], &[]);
-    let out = container.run(&program, &[what, number]);
+    let out = run(container.command_as_init(&program).args([what, number]));
     assert!(out.ends_with(&format!("{what} ok\n")), "{out}");
     out
 }

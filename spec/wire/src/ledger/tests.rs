@@ -175,6 +175,8 @@ fn the_lock_is_taken_over_from_the_dead_and_the_totals_are_mended() {
     core::mem::forget(LEDGER.lock(other, &world));
     LEDGER.slots[1].used[0].store(70, Relaxed);
     world.die(other);
+    LEDGER.release(one, 0, 0, &world);
+    assert_eq!(LEDGER.total(0), 70);
     assert_eq!(LEDGER.reserve(one, 0, 100, 100, 100, &world), Some(100));
     assert_eq!(LEDGER.lock.load(Relaxed), 0);
 }
