@@ -81,7 +81,8 @@ static void load(void)
         *(void **)&get = dlsym(handle, "cuGetProcAddress_v2");
         if (!get)
             fail("dlsym cuGetProcAddress_v2", -1);
-#define BY_PROC(name, symbol, args) check("cuGetProcAddress " #name, get(#name, (void **)&symbol, 12000, 0, NULL));
+/* As of CUDA 11.3: later ones know cuCtxCreate with other arguments. */
+#define BY_PROC(name, symbol, args) check("cuGetProcAddress " #name, get(#name, (void **)&symbol, 11030, 0, NULL));
         FUNCTIONS(BY_PROC)
         return;
     }

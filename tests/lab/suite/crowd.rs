@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use fgpu_lab::command::wait_until;
 use fgpu_lab::docker;
 use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
@@ -38,12 +39,7 @@ fn two_hundred() {
                     break;
                 }
                 let front_end = if at.is_multiple_of(2) { FrontEnd::Shim } else { FrontEnd::Runtime };
-                let run = docker::container("busybox").under(front_end).annotation("fgpu/fraction", "0.25");
-                let output = run.command(["sleep", "0.3"]).run_plainly();
-                if output.status != 0 {
-                    assert!(output.stderr.contains("fgpu: no-capacity: "), "{}", output.story());
-                    refused.fetch_add(1, Ordering::Relaxed);
-                }
+                wait_until("room for one more", || run_one(front_end, &refused));
             }
         };
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
@@ -54,6 +50,17 @@ fn two_hundred() {
     });
     let (refused, most) = (refused.into_inner(), most.into_inner());
     assert!(most <= 8, "{most} at a time");
-    assert!(refused < CONTAINERS, "some ran");
+    assert!(refused > 0, "sixteen clients never met on eight places: this tested nothing");
     node::wait_until_free();
+}
+
+/// Runs a container to its end, if there is room.
+fn run_one(front_end: FrontEnd, refused: &AtomicUsize) -> bool {
+    let run = docker::container("busybox").under(front_end).annotation("fgpu/fraction", "0.25");
+    let output = run.command(["sleep", "0.2"]).run_plainly();
+    if output.status != 0 {
+        assert!(output.stderr.contains("fgpu: no-capacity: "), "{}", output.story());
+        refused.fetch_add(1, Ordering::Relaxed);
+    }
+    output.status == 0
 }
