@@ -32,22 +32,20 @@ pub fn run(command_line: &[OsString]) -> Result<Ended, Error> {
 
 fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Error> {
     let real = real_runtime(&Config::load()?.runtimes)?;
-    let mut command = Command::new(&real);
-    command.args(command_line);
     match (arguments.verb, &arguments.id) {
-        (Verb::Create | Verb::Run, Some(id)) => make(arguments, id, &real, &mut command),
+        (Verb::Create | Verb::Run, Some(id)) => make(arguments, id, &real, command_line),
         (Verb::Delete, Some(id)) => {
-            let ended = child::run(&mut command)?;
+            let ended = child::run(&real, command_line)?;
             if ended.success() {
                 release_container(&namespace(arguments, &real), id)?;
             }
             Ok(ended)
         }
-        _ => Err(Error::io("run", &real, &command.exec())),
+        _ => Err(become_runtime(&real, command_line)),
     }
 }
 
-fn make(arguments: &Arguments, id: &str, real: &Path, command: &mut Command) -> Result<Ended, Error> {
+fn make(arguments: &Arguments, id: &str, real: &Path, command_line: &[OsString]) -> Result<Ended, Error> {
     let bundle = std::path::absolute(arguments.bundle.as_deref().unwrap_or(Path::new(".")))
         .map_err(|error| Error::io("find the bundle", Path::new("."), &error))?;
     let namespace = namespace(arguments, real);
@@ -64,9 +62,9 @@ fn make(arguments: &Arguments, id: &str, real: &Path, command: &mut Command) -> 
         pid_file: Some(pid_file.clone()),
     })?;
     let Some(nonce) = nonce else {
-        return Err(Error::io("run", real, &command.exec()));
+        return Err(become_runtime(real, command_line));
     };
-    let ended = match child::run(command) {
+    let ended = match child::run(real, command_line) {
         Ok(ended) => ended,
         Err(error) => {
             release(&nonce)?;
@@ -75,6 +73,11 @@ fn make(arguments: &Arguments, id: &str, real: &Path, command: &mut Command) -> 
     };
     settle(&ended, arguments, &nonce, &pid_file)?;
     Ok(ended)
+}
+
+/// Replaces this process; comes back only with the reason why it could not.
+fn become_runtime(real: &Path, command_line: &[OsString]) -> Error {
+    Error::io("run", real, &Command::new(real).args(command_line).exec())
 }
 
 /// After the real runtime: a created container's lease learns its init, any other ends.

@@ -58,6 +58,18 @@ fn a_signal_reaches_the_runtime() {
     assert_eq!(child.wait().unwrap().code(), Some(7));
 }
 
+/// The runtime is grep here, which reads its own signal mask: a shell would have cleared it.
+#[test]
+fn the_runtime_has_no_signal_blocked() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/grep", folder.path().join("runc")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgpu-runtime"));
+    command.args(["--no-messages", "--regexp=SigBlk", "delete", "/proc/self/status"]);
+    let output = command.env("PATH", folder.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.trim().ends_with("SigBlk:\t0000000000000000"), "{text}");
+}
+
 #[test]
 fn descriptors_and_standard_input_go_through() {
     for verb in ["delete", "state"] {

@@ -1,10 +1,13 @@
 //! Runs the real runtime as if we were not there: its descriptors are ours, signals sent to us reach it, and its
 //! end is ours.
 
-use std::process::Command;
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use fgpu_spec::{Code, Error};
 use nix::errno::Errno;
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -60,22 +63,18 @@ fn held() -> SigSet {
     set
 }
 
-/// Runs `command` to its end.
+/// Runs a program with our environment and descriptors to its end.
 ///
 /// # Errors
 /// It cannot be started or waited for.
-pub(super) fn run(command: &mut Command) -> Result<Ended, Error> {
+pub(super) fn run(program: &Path, words: &[OsString]) -> Result<Ended, Error> {
     let failed = |doing: &str, errno: Errno| Error::new(Code::Internal, format!("cannot {doing}: {errno}"));
     let held = held();
+    let before = SigSet::thread_get_mask().map_err(|errno| failed("read the signal mask", errno))?;
     held.thread_block().map_err(|errno| failed("hold signals", errno))?;
     let signals = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| failed("receive signals", errno))?;
-    // The standard library starts the child with an empty signal mask.
-    let child = command
-        .spawn()
-        .map_err(|error| Error::io("run", std::path::Path::new(command.get_program()), &error))?;
-    let child =
-        Pid::from_raw(i32::try_from(child.id()).map_err(|_| failed("run the runtime", Errno::ERANGE))?);
+    let child = spawn(program, words, &before).map_err(|error| Error::io("run", program, &error))?;
     loop {
         match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, status)) => return Ok(Ended::Exited(status)),
@@ -89,6 +88,27 @@ pub(super) fn run(command: &mut Command) -> Result<Ended, Error> {
             Err(errno) => return Err(failed("receive signals", errno)),
         }
     }
+}
+
+/// Starts the program with the signal mask that *we* were started with, which is why this is not the standard
+/// library's `Command`: its children inherit the mask of the moment, and a container would inherit that from the
+/// runtime.
+fn spawn(program: &Path, words: &[OsString], mask: &SigSet) -> std::io::Result<Pid> {
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(std::io::Error::from);
+    let arguments = std::iter::once(program.as_os_str()).chain(words.iter().map(OsString::as_os_str));
+    let arguments = arguments.map(|word| text(word.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    let environment = std::env::vars_os()
+        .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut attributes = PosixSpawnAttr::init()?;
+    attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;
+    attributes.set_sigmask(mask)?;
+    // The standard library ignores SIGPIPE in its own process; the runtime shall not inherit that.
+    let mut default = SigSet::empty();
+    default.add(Signal::SIGPIPE);
+    attributes.set_sigdefault(&default)?;
+    let actions = PosixSpawnFileActions::init()?;
+    Ok(posix_spawn(program, &actions, &attributes, &arguments, &environment)?)
 }
 
 /// Hands a signal on, unless the kernel made it: what a terminal sends, it sends to the whole process group, the
