@@ -4,7 +4,7 @@
 //! Nothing here is async, nothing starts a thread and nothing initialises NVML: a front end is in the way of
 //! every container that starts on the node.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod config;
 mod container_files;

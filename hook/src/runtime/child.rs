@@ -1,17 +1,18 @@
 //! Runs the real runtime as if we were not there: its descriptors are ours, signals sent to us reach it, and its
 //! end is ours.
 
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use fgpu_spec::{Code, Error};
 use nix::errno::Errno;
-use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid, getppid};
 
 /// How the real runtime ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub(super) fn run(program: &Path, words: &[OsString]) -> Result<Ended, Error> {
     held.thread_block().map_err(|errno| failed("hold signals", errno))?;
     let signals = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| failed("receive signals", errno))?;
-    let child = spawn(program, words, &before).map_err(|error| Error::io("run", program, &error))?;
+    let child = spawn(program, words, before).map_err(|error| Error::io("run", program, &error))?;
     loop {
         match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, status)) => return Ok(Ended::Exited(status)),
@@ -90,25 +91,26 @@ pub(super) fn run(program: &Path, words: &[OsString]) -> Result<Ended, Error> {
     }
 }
 
-/// Starts the program with the signal mask that *we* were started with, which is why this is not the standard
-/// library's `Command`: its children inherit the mask of the moment, and a container would inherit that from the
-/// runtime.
-fn spawn(program: &Path, words: &[OsString], mask: &SigSet) -> std::io::Result<Pid> {
-    let text = |bytes: &[u8]| CString::new(bytes).map_err(std::io::Error::from);
-    let arguments = std::iter::once(program.as_os_str()).chain(words.iter().map(OsString::as_os_str));
-    let arguments = arguments.map(|word| text(word.as_bytes())).collect::<Result<Vec<_>, _>>()?;
-    let environment = std::env::vars_os()
-        .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut attributes = PosixSpawnAttr::init()?;
-    attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;
-    attributes.set_sigmask(mask)?;
-    // The standard library ignores SIGPIPE in its own process; the runtime shall not inherit that.
-    let mut default = SigSet::empty();
-    default.add(Signal::SIGPIPE);
-    attributes.set_sigdefault(&default)?;
-    let actions = PosixSpawnFileActions::init()?;
-    Ok(posix_spawn(program, &actions, &attributes, &arguments, &environment)?)
+/// Starts the program with the signal mask that *we* were started with (a container would inherit ours from the
+/// runtime), and so that it dies with us: a runtime that went on alone would make a container whose lease names a
+/// maker that is dead.
+#[allow(unsafe_code, reason = "what happens between fork and exec cannot be said safely")]
+fn spawn(program: &Path, words: &[OsString], mask: SigSet) -> std::io::Result<Pid> {
+    let parent = getpid();
+    let mut command = Command::new(program);
+    command.args(words);
+    // SAFETY: the closure makes three system calls and nothing else: no allocation, no lock, no panic.
+    unsafe {
+        command.pre_exec(move || {
+            set_pdeathsig(Signal::SIGKILL)?;
+            if getppid() != parent {
+                return Err(Errno::ESRCH.into()); // we were killed before the kernel knew of the wish
+            }
+            Ok(mask.thread_set_mask()?)
+        });
+    }
+    let child = command.spawn()?;
+    i32::try_from(child.id()).map(Pid::from_raw).map_err(std::io::Error::other)
 }
 
 /// Hands a signal on, unless the kernel made it: what a terminal sends, it sends to the whole process group, the
