@@ -73,16 +73,14 @@ fn the_runtime_has_no_signal_blocked() {
 /// Else it would go on to make a container whose lease the reconciler takes for dead.
 #[test]
 fn the_runtime_dies_with_us() {
-    let runtime = Runtime::new("echo $$; exec sleep 600");
+    let runtime = Runtime::new("echo ready; exec sleep 600");
     let mut child = runtime.command(&["delete", "c1"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-    let real: i32 = lines.next().unwrap().unwrap().parse().unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
     child.kill().unwrap();
     child.wait().unwrap();
     // The pipe ends when the last process that holds it is dead: without the fix after ten minutes.
     assert!(lines.next().is_none());
-    let stat = std::fs::read_to_string(format!("/proc/{real}/stat")).unwrap_or_default();
-    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
 }
 
 #[test]
