@@ -28,7 +28,9 @@
 //! 2. `used` and `total` change only under `lock`. `used` is the truth; `total` can be had from it again.
 //! 3. The lock's holder can die at any instruction. Whoever finds the lock held by the dead takes it over by
 //!    compare-and-swap and sums `total` anew. That is the whole recovery.
-//! 4. Nothing here waits for a time to pass before it decides; dead means that the kernel says so.
+//! 4. Nothing here waits for a time to pass before it decides; dead means that the kernel says so. The other
+//!    side of that: a holder that is stopped (SIGSTOP, a debugger) within the tens of nanoseconds that a hold
+//!    takes makes the others wait until it goes on or is killed.
 //! 5. Memory is reserved before the driver is asked and the lock is never held across a driver call.
 
 mod lock;
