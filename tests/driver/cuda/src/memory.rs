@@ -1,6 +1,7 @@
 //! Device, managed and pinned host memory.
 
 use alloc::collections::btree_map::BTreeMap;
+use alloc::vec::Vec;
 
 use sim_node::account::Account;
 use sim_node::fault::Fault;
@@ -41,20 +42,29 @@ pub(crate) struct Allocation {
     pool: Handle,
 }
 
-/// The allocations of the process, by address.
+/// The allocations of the process.
 #[derive(Default)]
-pub(crate) struct Allocations(BTreeMap<Address, Allocation>);
+pub(crate) struct Allocations {
+    by_address: BTreeMap<Address, Allocation>,
+    /// Small mappings that were freed, by length: the next allocation of that length saves two system calls. What
+    /// they hold is what it was, as on a GPU.
+    spare: Vec<(usize, Address)>,
+}
+
+/// Most spare mappings, and the longest that is kept.
+const SPARES: usize = 64;
+const SPARE_LENGTH: usize = 1 << 20;
 
 impl Allocations {
     /// The allocation that `address` lies in, and where it starts.
     pub(crate) fn find(&self, address: Address) -> Option<(Address, &Allocation)> {
-        let (&start, allocation) = self.0.range(..=address).next_back()?;
+        let (&start, allocation) = self.by_address.range(..=address).next_back()?;
         (address - start < allocation.size as u64).then_some((start, allocation))
     }
 
     /// Bytes in use that came from a pool.
     pub(crate) fn in_pool(&self, pool: Handle) -> u64 {
-        self.0
+        self.by_address
             .values()
             .filter(|allocation| allocation.pool == pool)
             .map(|allocation| allocation.charged)
@@ -62,28 +72,46 @@ impl Allocations {
     }
 
     fn take(&mut self, address: Address, fits: impl Fn(Kind) -> bool) -> Result<Allocation, Failure> {
-        match self.0.get(&address) {
+        match self.by_address.get(&address) {
             Some(allocation) if fits(allocation.kind) => {}
             _ => return Err(Failure::INVALID_VALUE),
         }
-        self.0.remove(&address).ok_or(Failure::INVALID_VALUE)
+        self.by_address.remove(&address).ok_or(Failure::INVALID_VALUE)
     }
 
     /// Frees what was allocated in a context.
     pub(crate) fn free_all_of(&mut self, context: Handle, account: &Account) {
-        for (address, allocation) in self.0.extract_if(.., |_, allocation| allocation.context == context) {
-            release(address, &allocation, account);
+        let ended: Vec<_> =
+            self.by_address.extract_if(.., |_, allocation| allocation.context == context).collect();
+        for (address, allocation) in ended {
+            self.release(address, &allocation, account);
         }
     }
-}
 
-/// Gives memory back that is in no table any more.
-fn release(address: Address, allocation: &Allocation, account: &Account) {
-    if allocation.kind != Kind::Registered {
-        // SAFETY: the mapping was made by `allocate`; the program has freed it, and it is in no table any more.
-        unsafe { sys::munmap(address as usize, allocation.size.next_multiple_of(PAGE)) };
+    /// Gives memory back that is not in the table any more.
+    fn release(&mut self, address: Address, allocation: &Allocation, account: &Account) {
+        let length = allocation.size.next_multiple_of(PAGE);
+        if allocation.kind == Kind::Registered {
+            // The program's own.
+        } else if length <= SPARE_LENGTH && self.spare.len() < SPARES {
+            self.spare.push((length, address));
+        } else {
+            // SAFETY: the mapping was made by `map`; the program has freed it, and it is in no table any more.
+            unsafe { sys::munmap(address as usize, length) };
+        }
+        account.refund(allocation.number, allocation.charged);
     }
-    account.refund(allocation.number, allocation.charged);
+
+    /// Memory for `length` bytes, a multiple of a page.
+    fn map(&mut self, length: usize) -> Result<Address, Failure> {
+        if let Some(spare) = self.spare.iter().rposition(|&(spare, _)| spare == length) {
+            return Ok(self.spare.swap_remove(spare).1);
+        }
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let mapped = unsafe { sys::mmap(0, length, sys::PROT_READ_WRITE, flags, -1) };
+        mapped.map(|address| address as Address).map_err(|_| Failure::OUT_OF_MEMORY)
+    }
 }
 
 /// Counts `bytes` of the GPU's memory for the process, in whole units. Injected faults strike here.
@@ -110,18 +138,16 @@ pub(crate) fn allocate(current: &Current, size: usize, kind: Kind, pool: Handle)
     if size == 0 {
         return Err(Failure::INVALID_VALUE);
     }
-    let charged = if kind == Kind::Host { 0 } else { charge(current, size)? };
-    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
     let length = size.checked_next_multiple_of(PAGE).ok_or(Failure::OUT_OF_MEMORY)?;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let Ok(address) = (unsafe { sys::mmap(0, length, sys::PROT_READ_WRITE, flags, -1) }) else {
-        current.driver.account.refund(current.number, charged);
-        return Err(Failure::OUT_OF_MEMORY);
-    };
+    let charged = if kind == Kind::Host { 0 } else { charge(current, size)? };
     let Current { handle: context, ordinal, number, .. } = *current;
     let allocation = Allocation { size, charged, kind, context, ordinal, number, pool };
-    current.driver.objects().allocations.0.insert(address as Address, allocation);
-    Ok(address as Address)
+    let mut objects = current.driver.objects();
+    let address = objects.allocations.map(length).inspect_err(|_| {
+        current.driver.account.refund(number, charged);
+    })?;
+    objects.allocations.by_address.insert(address, allocation);
+    Ok(address)
 }
 
 unsafe fn allocate_into(out: *mut Address, size: usize, kind: Kind) -> Answer {
@@ -149,8 +175,9 @@ unsafe fn allocate_pitched(out: *mut Address, pitch: *mut usize, width: usize, h
 /// Frees an allocation of a kind that fits.
 fn free(address: Address, fits: impl Fn(Kind) -> bool) -> Answer {
     let driver = Driver::get()?;
-    let allocation = driver.objects().allocations.take(address, fits)?;
-    release(address, &allocation, &driver.account);
+    let mut objects = driver.objects();
+    let allocation = objects.allocations.take(address, fits)?;
+    objects.allocations.release(address, &allocation, &driver.account);
     Ok(())
 }
 
@@ -198,7 +225,7 @@ fn register(address: usize, size: usize) -> Answer {
     }
     let kind = Kind::Registered;
     let allocation = Allocation { size, charged: 0, kind, context, ordinal, number, pool: 0 };
-    driver.objects().allocations.0.insert(address as Address, allocation);
+    driver.objects().allocations.by_address.insert(address as Address, allocation);
     Ok(())
 }
 

@@ -1,29 +1,37 @@
 //! A process's account with the node: the slot in which its memory, contexts and kernels are counted.
+//!
+//! What must be seen as a whole is done under the node's lock: a word in the shared state that holds the owner's
+//! slot. If a waiter finds that the owner is dead it takes the lock over. Nothing needs repair then: everything
+//! under the lock is a single change of a cell of the owner's, or the clearing of cells of the dead.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::lock::{Guard, Mutex};
-use crate::state::{GpuState, Mapped, NODE_LOCK, SLOT_LOCKS, SLOTS};
+use crate::state::{GpuState, Mapped, SLOT_LOCKS, SLOTS};
 use crate::sys::{self, Errno};
 
 /// A process's slot. It is given back by the kernel when the process ends.
 pub struct Account {
     mapped: Mapped,
     slot: usize,
-    /// The node's lock belongs to the process, not to a thread: its threads queue here first.
-    threads: Mutex<()>,
 }
 
-/// While it lives, nobody else on the node charges, launches or takes a slot.
+/// While it lives, nobody else on the node charges, launches or clears up.
 pub struct NodeLock<'a> {
     account: &'a Account,
-    _thread: Guard<'a, ()>,
 }
+
+/// The lock's word: 0, or the owner's slot + 1, and this if somebody waits.
+const WAITED_FOR: u32 = 1 << 31;
+/// How long a waiter sleeps before it looks whether the owner lives, nanoseconds.
+const PATIENCE_NS: u64 = 5_000_000;
 
 impl Drop for NodeLock<'_> {
     fn drop(&mut self) {
-        sys::unlock_byte(self.account.mapped.fd, NODE_LOCK);
+        let word = &self.account.mapped.state.lock;
+        if word.swap(0, Ordering::Release) & WAITED_FOR != 0 {
+            sys::shared_futex_wake(word);
+        }
     }
 }
 
@@ -33,27 +41,34 @@ impl Account {
     /// # Errors
     /// `EAGAIN` if all are taken; what the kernel answers to the locks otherwise.
     pub fn open(mapped: Mapped) -> Result<Self, Errno> {
-        sys::lock_byte(mapped.fd, NODE_LOCK)?;
-        let slot = Self::take_slot(&mapped);
-        sys::unlock_byte(mapped.fd, NODE_LOCK);
-        Ok(Self { mapped, slot: slot?, threads: Mutex::new(()) })
-    }
-
-    fn take_slot(mapped: &Mapped) -> Result<usize, Errno> {
         for slot in 0..SLOTS {
             if !sys::try_lock_byte(mapped.fd, SLOT_LOCKS + slot as u64)? {
                 continue;
             }
-            // Whoever had it is dead: what it held is free from here on.
-            for gpu in &mapped.state.gpus {
-                clear(gpu, slot);
-            }
-            mapped.state.high.fetch_max(slot as u32 + 1, Ordering::AcqRel);
-            let who = Identity::own();
-            mapped.state.processes[slot].describe(who.pid, who.namespace, who.started, &who.name);
-            return Ok(slot);
+            let account = Self { mapped, slot };
+            account.move_in();
+            return Ok(account);
         }
         Err(Errno::EAGAIN)
+    }
+
+    fn move_in(&self) {
+        let who = Identity::own();
+        let process = &self.mapped.state.processes[self.slot];
+        let lock = &self.mapped.state.lock;
+        // A second copy of the library in one process gets the slot of the first: a process's locks do not keep
+        // itself out. What the first has counted stays.
+        let is_second = process.is(who.pid, who.namespace, who.started);
+        let left_behind = lock.load(Ordering::Acquire) & !WAITED_FOR == self.slot as u32 + 1;
+        // The slot's last owner died under the lock: nobody else takes it over while the slot has an owner.
+        let _lock = if left_behind && !is_second { NodeLock { account: self } } else { self.lock() };
+        if !is_second {
+            for gpu in &self.mapped.state.gpus {
+                clear(gpu, self.slot);
+            }
+            process.describe(who.pid, who.namespace, who.started, &who.name);
+        }
+        self.mapped.state.high.fetch_max(self.slot as u32 + 1, Ordering::AcqRel);
     }
 
     /// The state of a GPU.
@@ -73,11 +88,31 @@ impl Account {
 
     /// Waits for the node's lock.
     pub fn lock(&self) -> NodeLock<'_> {
-        let thread = self.threads.lock();
-        // It fails only if the kernel has no memory for the lock; then there is no better answer than to go on,
-        // with the threads of this process at least kept apart.
-        let _ = sys::lock_byte(self.mapped.fd, NODE_LOCK);
-        NodeLock { account: self, _thread: thread }
+        let word = &self.mapped.state.lock;
+        let own = self.slot as u32 + 1;
+        // Who has waited cannot know whether others still do, and says that they may.
+        let mut mine = own;
+        loop {
+            let seen = match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return NodeLock { account: self },
+                Err(seen) => seen,
+            };
+            mine = own | WAITED_FOR;
+            let marked = seen | WAITED_FOR;
+            if seen != marked
+                && word.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_err()
+            {
+                continue;
+            }
+            sys::shared_futex_wait(word, marked, PATIENCE_NS);
+            let owner = (marked & !WAITED_FOR) as usize - 1;
+            if word.load(Ordering::Relaxed) == marked
+                && !self.is_alive(owner)
+                && word.compare_exchange(marked, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return NodeLock { account: self };
+            }
+        }
     }
 
     /// Counts `bytes` of the GPU's memory for the process, unless the sum of all processes would exceed `limit`.
@@ -126,7 +161,7 @@ impl Account {
         }
     }
 
-    /// Whether the process of `slot` lives. The node's lock must be held.
+    /// Whether the process of `slot` lives.
     pub(crate) fn is_alive(&self, slot: usize) -> bool {
         slot == self.slot || self.mapped.holder(slot).is_some()
     }

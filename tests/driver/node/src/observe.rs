@@ -103,9 +103,7 @@ impl Onlooker {
             return Some(pid);
         }
         let process = &self.mapped.state.processes[slot];
-        let is_own = process.pid.load(Ordering::Relaxed) == self.own.pid
-            && process.namespace.load(Ordering::Relaxed) == self.own.namespace
-            && process.started.load(Ordering::Relaxed) == self.own.started;
+        let is_own = process.is(self.own.pid, self.own.namespace, self.own.started);
         is_own.then_some(self.own.pid)
     }
 }

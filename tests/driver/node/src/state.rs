@@ -22,14 +22,12 @@ use crate::sys::{self, Errno};
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"simgpust");
 /// Changes with every change of the structs below.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 /// Most processes that can use the node's GPUs at the same time.
 pub const SLOTS: usize = 1024;
 
-/// Byte (past the end of the file) whose lock serialises what must see a consistent whole.
-pub const NODE_LOCK: u64 = 1 << 40;
-/// Byte whose lock is slot 0's owner's; the following are those of the other slots.
-pub const SLOT_LOCKS: u64 = NODE_LOCK + 1;
+/// Byte (past the end of the file) whose lock is slot 0's owner's; the following are those of the other slots.
+pub const SLOT_LOCKS: u64 = 1 << 40;
 
 /// The whole file.
 #[repr(C)]
@@ -40,6 +38,9 @@ pub struct State {
     pub layout: u32,
     /// One more than the highest slot ever taken.
     pub high: AtomicU32,
+    /// Who changes what must be seen as a whole (see [`crate::account`]).
+    pub lock: AtomicU32,
+    reserved: u32,
     /// Injected faults of the node, by [`Fault`].
     pub faults: [AtomicU64; FAULTS],
     /// By the node's GPU index.
@@ -152,6 +153,13 @@ impl GpuState {
 }
 
 impl Process {
+    /// Whether the slot is, or was, that process's.
+    pub fn is(&self, pid: u32, namespace: u64, started: u64) -> bool {
+        self.pid.load(Ordering::Relaxed) == pid
+            && self.namespace.load(Ordering::Relaxed) == namespace
+            && self.started.load(Ordering::Relaxed) == started
+    }
+
     /// Writes who has the slot. Only the slot's owner may call it.
     pub(crate) fn describe(&self, pid: u32, namespace: u64, started: u64, name: &[u8]) {
         self.sequence.fetch_add(1, Ordering::AcqRel);

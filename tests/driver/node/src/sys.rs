@@ -230,6 +230,23 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, value: u32) {
     let _ = unsafe { syscall(FUTEX, [word.as_ptr() as usize, WAIT_PRIVATE, value as usize, 0, 0, 0]) };
 }
 
+/// Waits while `word`, in memory that processes share, holds `value`, but at most so many nanoseconds.
+pub fn shared_futex_wait(word: &core::sync::atomic::AtomicU32, value: u32, nanoseconds: u64) {
+    const WAIT: usize = 0;
+    let time = [nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000];
+    // SAFETY: `word` and `time`, of the size of the kernel's struct timespec, outlive the call.
+    let _ = unsafe {
+        syscall(FUTEX, [word.as_ptr() as usize, WAIT, value as usize, time.as_ptr() as usize, 0, 0])
+    };
+}
+
+/// Wakes one waiter of `word` in memory that processes share.
+pub fn shared_futex_wake(word: &core::sync::atomic::AtomicU32) {
+    const WAKE: usize = 1;
+    // SAFETY: the address is only compared by the kernel.
+    let _ = unsafe { syscall(FUTEX, [word.as_ptr() as usize, WAKE, 1, 0, 0, 0]) };
+}
+
 /// Wakes one waiter of `word`.
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
     const WAKE_PRIVATE: usize = 129;
@@ -248,6 +265,7 @@ struct Flock {
 }
 
 const F_WRLCK: i16 = 1;
+/// What `F_GETLK` answers when nobody is in the way.
 const F_UNLCK: i16 = 2;
 
 fn record_lock(fd: i32, command: usize, kind: i16, byte: u64) -> Result<Flock, Errno> {
@@ -265,23 +283,6 @@ pub fn try_lock_byte(fd: i32, byte: u64) -> Result<bool, Errno> {
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Waits for the POSIX lock of one byte.
-pub fn lock_byte(fd: i32, byte: u64) -> Result<(), Errno> {
-    const F_SETLKW: usize = 7;
-    loop {
-        match record_lock(fd, F_SETLKW, F_WRLCK, byte) {
-            Err(Errno::EINTR) => {}
-            result => return result.map(drop),
-        }
-    }
-}
-
-/// Gives the POSIX lock of one byte back.
-pub fn unlock_byte(fd: i32, byte: u64) {
-    const F_SETLK: usize = 6;
-    let _ = record_lock(fd, F_SETLK, F_UNLCK, byte);
 }
 
 /// Which *other* process holds the POSIX lock of one byte: its pid in the caller's pid namespace, 0 if it is

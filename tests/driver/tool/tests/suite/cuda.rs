@@ -1,7 +1,12 @@
 //! A program on the driver API.
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use sim_node::state::Mapped;
 
 use crate::fixture::{Client, Node, client};
 
@@ -110,6 +115,28 @@ fn a_killed_process_leaves_nothing() {
     assert_eq!(node.smi(&["--query-gpu=memory.used", "--format=csv,noheader"]).trim(), "0 MiB");
     survivor.succeed(&format!("alloc {}", 23 * GIB));
     assert_eq!(survivor.info().0, total - 23 * GIB);
+}
+
+/// A process can be killed at any instruction, under the node's lock too.
+#[test]
+fn a_lock_whose_owner_is_dead_is_taken_over() {
+    const WAITED_FOR: u32 = 1 << 31;
+    // The first client gets slot 0. The lock's word is its owner's slot + 1.
+    for left_behind in [1, 1 | WAITED_FOR, 2, 2 | WAITED_FOR, 900] {
+        let node = Node::install("a30.toml");
+        let state = Mapped::open(
+            &CString::new(node.path("run/nvidia-sim/state").as_os_str().as_bytes()).unwrap(),
+            true,
+        );
+        let state = state.unwrap().state;
+        state.lock.store(left_behind, Ordering::SeqCst);
+        let mut client = node.client();
+        client.succeed(&format!("alloc {GIB}"));
+        assert_eq!(state.lock.load(Ordering::SeqCst), 0, "left behind: {left_behind:#x}");
+        // Again, while the client lives.
+        state.lock.store(2, Ordering::SeqCst);
+        client.succeed(&format!("alloc {GIB}"));
+    }
 }
 
 #[test]
