@@ -23,7 +23,7 @@ host:
 	$(CARGO) build --release --locked -p fgpu
 
 quota:
-	cd quota && $(CARGO) build --release --locked
+	cd quota && $(CARGO) build --release --locked -p fgpu-quota-cuda -p fgpu-quota-nvml
 
 simulated:
 	cd tests/driver && $(CARGO) build --release --locked
