@@ -95,30 +95,31 @@ impl Relay {
         let nonce = lease.nonce.map(|nonce| nonce.to_string());
         let (purpose, args) = match (step, &nonce) {
             (Step::Activate(pid), Some(nonce)) => {
-                let pid = pid.to_string();
-                (Purpose::Activate(id.into()), vec!["-nonce".into(), nonce.clone(), "-pid".into(), pid])
+                let args = ["-nonce", nonce, "-pid", &pid.to_string(), "fgpu-activate"].map(str::to_owned);
+                (Purpose::Activate(id.to_owned()), args.to_vec())
             }
             // Nobody activates what has not been reserved.
             (Step::Activate(_), None) => return,
             (Step::Release, Some(nonce)) => {
-                (Purpose::Release(id.into()), vec!["-nonce".into(), nonce.clone()])
+                let args = ["-nonce", nonce, "fgpu-release"].map(str::to_owned);
+                (Purpose::Release(id.to_owned()), args.to_vec())
             }
             (Step::Release, None) => {
-                let namespace = self.setup.namespace.clone();
-                (Purpose::Release(id.into()), vec!["-namespace".into(), namespace, "-id".into(), id.into()])
+                let args =
+                    ["-namespace", &self.setup.namespace, "-id", id, "fgpu-release"].map(str::to_owned);
+                (Purpose::Release(id.to_owned()), args.to_vec())
             }
         };
         lease.busy = true;
-        let action = if matches!(purpose, Purpose::Release(_)) { "fgpu-release" } else { "fgpu-activate" };
-        let args: Vec<&str> = args.iter().map(String::as_str).chain([action]).collect();
         let released = matches!(purpose, Purpose::Release(_));
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
         match Job::spawn(&self.setup, purpose, &args, None) {
             Ok(job) => {
                 let key = self.key();
                 self.jobs.insert(key, job);
             }
             Err(error) => {
-                log::warn(&self.setup.bundle, id, format!("cannot run {action}: {error}"));
+                log::warn(&self.setup.bundle, id, format!("cannot run {}: {error}", args.join(" ")));
                 self.stepped(id, released);
             }
         }

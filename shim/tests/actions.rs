@@ -1,0 +1,269 @@
+//! The program as containerd runs it, in front of a fake stock shim: a shell script for its actions, a thread of
+//! this test for its socket.
+
+#![allow(clippy::unwrap_used)] // clippy takes only #[test] functions for tests, not what they share
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output};
+use std::sync::{Arc, Mutex};
+
+use containerd_shim_protos::api::ConnectResponse;
+use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::ttrpc::proto::{Code, MessageHeader, Request, Response, Status};
+
+const SCRIPT: &str = r#"#!/bin/sh
+for action; do :; done
+here=${0%/*}
+case $action in
+    start) cat "$here/answer"; exit $(cat "$here/status") ;;
+    delete) printf deleted; echo warned >&2; exit $(cat "$here/status") ;;
+    *) echo "stock $*"; cat; exit 9 ;;
+esac
+"#;
+
+/// A bundle, a stock shim, and the socket of the latter.
+struct Bench {
+    folder: tempfile::TempDir,
+    /// What the stock shim was asked on its socket.
+    asked: Arc<Mutex<Vec<String>>>,
+    /// Stands for the stock shim's process.
+    process: Child,
+    /// The stock shim's ends of its connections; they close with it.
+    open: Arc<Mutex<Vec<UnixStream>>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["bin", "s", "bundle"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let script = folder.path().join("bin/containerd-shim-runc-v2");
+        std::fs::write(&script, SCRIPT).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let process = Command::new("sleep").arg("1000").spawn().unwrap();
+        let bench = Self { folder, asked: Arc::default(), process, open: Arc::default() };
+        bench.write("bundle/config.json", "{}");
+        bench.write("bin/status", "0");
+        bench.write("bin/answer", &bench.address());
+        let listener = UnixListener::bind(bench.at("s/stock")).unwrap();
+        let (pid, asked, open) = (bench.process.id(), bench.asked.clone(), bench.open.clone());
+        std::thread::spawn(move || {
+            while let Ok((connection, _)) = listener.accept() {
+                open.lock().unwrap().push(connection.try_clone().unwrap());
+                let (asked, open) = (asked.clone(), open.clone());
+                std::thread::spawn(move || answer(&connection, pid, &asked, &open));
+            }
+        });
+        bench
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.at(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.at(name)).unwrap()
+    }
+
+    fn address(&self) -> String {
+        format!("unix://{}", self.at("s/stock").display())
+    }
+
+    /// Runs an action in the bundle.
+    fn run(&self, args: &[&str]) -> Output {
+        let path = format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap());
+        Command::new(env!("CARGO_BIN_EXE_containerd-shim-fgpu-v2"))
+            .args(["-namespace", "ns", "-address", "/none", "-publish-binary", "/none", "-id", "c1"])
+            .args(args)
+            .env("PATH", path)
+            .current_dir(self.at("bundle"))
+            .output()
+            .unwrap()
+    }
+
+    /// The pids of the relays of this bench.
+    fn relays(&self) -> Vec<i32> {
+        let socket = self.at("s/stock.fgpu").to_str().unwrap().to_owned();
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(|pid| {
+            let args = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            args.split(|&byte| byte == 0).any(|arg| arg == socket.as_bytes())
+        })
+        .collect()
+    }
+
+    /// The stock shim ends.
+    fn end(&mut self) {
+        let _ = self.process.kill();
+        self.process.wait().unwrap();
+        close(&self.open);
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.end();
+        wait_until(|| self.relays().is_empty());
+    }
+}
+
+fn close(open: &Mutex<Vec<UnixStream>>) {
+    for connection in open.lock().unwrap().drain(..) {
+        let _ = connection.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// Answers as a stock shim of containerd 1.x does, which knows no version 3 of the service.
+fn answer(mut connection: &UnixStream, pid: u32, asked: &Mutex<Vec<String>>, open: &Mutex<Vec<UnixStream>>) {
+    loop {
+        let mut head = [0; 10];
+        if connection.read_exact(&mut head).is_err() {
+            return;
+        }
+        let header = MessageHeader::from(&head[..]);
+        let mut body = vec![0; header.length as usize];
+        connection.read_exact(&mut body).unwrap();
+        let request = Request::parse_from_bytes(&body).unwrap();
+        asked.lock().unwrap().push(format!("{}/{}", request.service, request.method));
+        let mut response = Response::new();
+        if request.service == "containerd.task.v2.Task" {
+            let connect = ConnectResponse { shim_pid: pid, ..Default::default() };
+            response.payload = connect.write_to_bytes().unwrap();
+        } else {
+            let status = Status { code: Code::UNIMPLEMENTED.into(), ..Default::default() };
+            response.status = Some(status).into();
+        }
+        let body = response.write_to_bytes().unwrap();
+        let mut bytes = Vec::from(MessageHeader::new_response(header.stream_id, body.len() as u32));
+        bytes.extend(body);
+        let _ = connection.write_all(&bytes);
+        if request.service == "containerd.task.v2.Task" && request.method == "Shutdown" {
+            close(open);
+        }
+    }
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn start_puts_one_relay_in_front_of_the_stock_shim() {
+    let mut bench = Bench::new();
+    // As the stock shim of containerd 1.x does.
+    bench.write("bundle/address", &bench.address());
+    let ours = format!("{}.fgpu", bench.address());
+    for _ in 0..2 {
+        let output = bench.run(&["start"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!((text(&output.stdout), text(&output.stderr)), (&*ours, ""));
+        assert_eq!(bench.read("bundle/address"), ours);
+    }
+    assert_eq!(bench.relays().len(), 1, "the second container of a pod comes to the first one's relay");
+    let mut client = UnixStream::connect(bench.at("s/stock.fgpu")).unwrap();
+    let request =
+        Request { service: "containerd.task.v2.Task".into(), method: "Connect".into(), ..Default::default() };
+    let body = request.write_to_bytes().unwrap();
+    client.write_all(&Vec::from(MessageHeader::new_request(1, body.len() as u32))).unwrap();
+    client.write_all(&body).unwrap();
+    client.read_exact(&mut [0; 10]).unwrap();
+    assert_eq!(*bench.asked.lock().unwrap(), ["containerd.task.v2.Task/Connect"]);
+
+    bench.end();
+    wait_until(|| bench.relays().is_empty());
+    let left: Vec<_> =
+        std::fs::read_dir(bench.at("s")).unwrap().flatten().map(|file| file.file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn start_answers_json_with_json_and_makes_no_address_file() {
+    let bench = Bench::new();
+    let answer =
+        |address: &str| format!(r#"{{"version":3,"address":"{address}","protocol":"ttrpc","new":[1]}}"#);
+    bench.write("bin/answer", &answer(&bench.address()));
+    let output = bench.run(&["-debug", "start"]);
+    assert_eq!(text(&output.stdout), answer(&format!("{}.fgpu", bench.address())));
+    assert!(!bench.at("bundle/address").exists());
+}
+
+#[test]
+fn a_start_that_fails_is_handed_through() {
+    let bench = Bench::new();
+    bench.write("bin/status", "3");
+    bench.write("bin/answer", "no room");
+    let output = bench.run(&["start"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "no room"));
+    assert_eq!(bench.relays(), [0; 0]);
+}
+
+#[test]
+fn a_stock_shim_that_gets_no_relay_is_ended() {
+    let bench = Bench::new();
+    // Something that is no socket is in the way.
+    std::fs::create_dir(bench.at("s/stock.fgpu")).unwrap();
+    let output = bench.run(&["start"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    assert!(text(&output.stderr).contains("stock.fgpu"), "{}", text(&output.stderr));
+    let shutdown = ["v3", "v2"].map(|version| format!("containerd.task.{version}.Task/Shutdown"));
+    assert_eq!(*bench.asked.lock().unwrap(), shutdown);
+}
+
+#[test]
+fn delete_ends_the_stock_shim_behind_a_dead_relay() {
+    let mut bench = Bench::new();
+    let output = bench.run(&["start"]);
+    bench.write("bundle/address", text(&output.stdout));
+    // The relay lives: nothing is ended. The stock shim's answer and warnings go through.
+    let output = bench.run(&["delete"]);
+    assert_eq!(
+        (output.status.code(), text(&output.stdout), text(&output.stderr)),
+        (Some(0), "deleted", "warned\n")
+    );
+    assert!(bench.process.try_wait().unwrap().is_none());
+
+    let relays = bench.relays();
+    assert_eq!(relays.len(), 1);
+    let killed = Command::new("kill").args(["-KILL", &relays[0].to_string()]).status().unwrap();
+    assert!(killed.success());
+    wait_until(|| bench.relays().is_empty());
+    let output = bench.run(&["-bundle", bench.at("bundle").to_str().unwrap(), "delete"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "deleted"));
+    assert!(!bench.process.wait().unwrap().success(), "killed");
+    assert!(!bench.at("s/stock.fgpu").exists());
+}
+
+#[test]
+fn a_delete_that_fails_is_handed_through() {
+    let bench = Bench::new();
+    bench.write("bin/status", "3");
+    let output = bench.run(&["delete"]);
+    assert_eq!(
+        (output.status.code(), text(&output.stdout), text(&output.stderr)),
+        (Some(3), "deleted", "warned\n")
+    );
+}
+
+#[test]
+fn everything_else_is_the_stock_shims() {
+    let bench = Bench::new();
+    let output = bench.run(&["-info"]);
+    assert_eq!(output.status.code(), Some(9));
+    let args = "stock -namespace ns -address /none -publish-binary /none -id c1 -info\n";
+    assert_eq!(text(&output.stdout), args);
+}
