@@ -11,7 +11,7 @@ use std::{fs, mem};
 use serde_json::json;
 
 use crate::node::FrontEnd;
-use crate::{cri, ctr, daemons, docker, node};
+use crate::{cri, ctr, daemons, docker, node, podman};
 
 /// What a test runs.
 #[derive(Debug, Clone, Copy)]
@@ -124,6 +124,7 @@ fn tidy(passed: bool) {
     docker::remove_all();
     ctr::remove_all();
     cri::remove_all();
+    podman::remove_all();
     if passed {
         node::wait_until_free();
     } else if !node::leases().is_empty() {

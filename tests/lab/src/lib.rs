@@ -18,5 +18,6 @@ pub mod docker;
 pub mod inside;
 pub mod node;
 pub mod outside;
+pub mod podman;
 pub mod process;
 pub mod shuffle;

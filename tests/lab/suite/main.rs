@@ -14,6 +14,7 @@ mod crowd;
 mod ends;
 mod limit;
 mod malformed;
+mod podman;
 mod same;
 mod view;
 
@@ -28,6 +29,7 @@ fn tests() -> Vec<Test> {
         same::TESTS,
         ends::TESTS,
         containerd::TESTS,
+        podman::TESTS,
         crowd::TESTS,
     ]
     .concat()
