@@ -9,7 +9,7 @@ use std::process::Command;
 use fgpu_spec::{Code, Error};
 use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signal::{SigHandler, SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid, getppid};
@@ -29,8 +29,11 @@ impl Ended {
     }
 
     /// Ends this process in the same way.
+    #[allow(unsafe_code, reason = "a disposition cannot be reset safely")]
     pub fn relay(self) -> ! {
         if let Ended::Killed(signal) = self {
+            // SAFETY: the default action replaces no handler of ours; the standard library ignores SIGPIPE.
+            let _ = unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) };
             let mut set = SigSet::empty();
             set.add(signal);
             // Should either fail, the exit status that a shell would show says the same.
