@@ -54,11 +54,15 @@ fn two_hundred() {
     node::wait_until_free();
 }
 
+/// What a stock shim says when a loaded machine is too slow for it, with runc alone as well: containerd issues 4068
+/// and 11033. Such a container counts as not run, and its lease must go like any other.
+const TOO_SLOW: &str = "failed to start io pipe copy";
+
 /// Runs a container to its end, if there is room.
 fn run_one(front_end: FrontEnd, refused: &AtomicUsize) -> bool {
     let run = docker::container("busybox").under(front_end).annotation("fgpu/fraction", "0.25");
     let output = run.command(["sleep", "0.2"]).run_plainly();
-    if output.status != 0 {
+    if output.status != 0 && !output.stderr.contains(TOO_SLOW) {
         assert!(output.stderr.contains("fgpu: no-capacity: "), "{}", output.story());
         refused.fetch_add(1, Ordering::Relaxed);
     }
