@@ -24,7 +24,7 @@ die() { printf 'lab: %s\n' "$*" >&2; exit 1; }
 lock() {
     mkdir -p "$lab"
     exec {lock_fd}>"$lab/lock"
-    flock -n "$lock_fd" || { say "waiting for another environment to be built or entered"; flock "$lock_fd"; }
+    flock -n "$lock_fd" || { say "waiting for another build"; flock "$lock_fd"; }
 }
 
 # digest FILE-OR-WORD…: names what a thing is made from.
