@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 60;
-const DOCKER_ROUNDS: usize = 15;
+const DOCKER_ROUNDS: usize = 40;
 
 fn main() {
     println!("| figure | without | with | added | limit |\n|---|---|---|---|---|");
