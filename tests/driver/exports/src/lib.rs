@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, io};
 
 /// What a build script asks for.
@@ -36,6 +37,7 @@ impl Exports<'_> {
             println!("cargo::rustc-cdylib-link-arg={argument}");
         }
         println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{}", self.soname);
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--no-as-needed,{}", libc_by_name()?.display());
 
         let names = fs::read_to_string("names.txt")?;
         let mut sources = Vec::new();
@@ -122,6 +124,20 @@ fn find_sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes an empty library whose name is the C library's. Linked against it, ours need `libc.so.6`, as NVIDIA's do,
+/// but no version of any of its symbols. Without the need the loader of a program that is linked against libcuda
+/// relocates ours before the C library, whose `memcpy` and its like cannot be resolved by then.
+fn libc_by_name() -> io::Result<PathBuf> {
+    let folder = env::var_os("OUT_DIR").ok_or_else(|| io::Error::other("OUT_DIR is not set"))?;
+    let stub = PathBuf::from(folder).join("libc-by-name.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-nostdlib", "-Wl,-soname,libc.so.6", "-x", "c", "/dev/null", "-o"]).arg(&stub);
+    match cc.status()? {
+        status if status.success() => Ok(stub),
+        status => Err(io::Error::other(format!("cc: {status}"))),
+    }
 }
 
 #[cfg(test)]
