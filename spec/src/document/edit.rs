@@ -13,15 +13,16 @@ use crate::{Code, Error, Mount, Plan, Poststop, plan};
 const NVIDIA_MAJOR: i64 = 195;
 const LAST_GPU_MINOR: i64 = 253;
 
-/// Mount options. `rbind` because a directory may carry mounts of its own; `rprivate` so that nothing the
-/// container does comes back; never `noexec` here, because a library that cannot be mapped executable does
-/// not load.
-const READ_ONLY: &[&str] = &["rbind", "ro", "nosuid", "nodev", "rprivate"];
+/// Mount options of a driver file. Never `noexec`, because a library that cannot be mapped executable does not
+/// load. Neither `rbind` nor a propagation flag: nothing is mounted below a single file, and a flag is a further
+/// mount(2) for each of them, in every container that starts.
+const READ_ONLY: &[&str] = &["bind", "ro", "nosuid", "nodev"];
+/// The administrator's extra paths may be directories with mounts of their own, of which nothing comes back.
 const WRITABLE: &[&str] = &["rbind", "rw", "nosuid", "nodev", "rprivate"];
-/// The same for limits and ledger, which are data. Their source is in /run, which most systems mount
-/// `noexec`: in a user namespace that flag is locked, and runc before 1.2 does not take it over by itself.
-const DATA_READ_ONLY: &[&str] = &["rbind", "ro", "nosuid", "nodev", "noexec", "rprivate"];
-const DATA_WRITABLE: &[&str] = &["rbind", "rw", "nosuid", "nodev", "noexec", "rprivate"];
+/// Limits and ledger, which are data. Their source is in /run, which most systems mount `noexec`: in a user
+/// namespace that flag is locked, and runc before 1.2 does not take it over by itself.
+const DATA_READ_ONLY: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec"];
+const DATA_WRITABLE: &[&str] = &["bind", "rw", "nosuid", "nodev", "noexec"];
 
 /// Applies the plan and says whether that changed anything.
 pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
