@@ -34,6 +34,9 @@ pub struct Container<'a> {
     pub maker: Process,
     /// Where the runtime will write the init's pid: a pid file, or runc's or crun's state file.
     pub pid_file: Option<PathBuf>,
+    /// Whether the runtime shall call the poststop hook. A front end that watches the container until its end
+    /// releases without it, and sooner.
+    pub poststop: bool,
 }
 
 /// Reserves what the bundle's annotations ask for and edits its `config.json`.
@@ -81,7 +84,10 @@ pub fn prepare(container: &Container<'_>) -> Result<Option<Nonce>, Error> {
             mounts => Layers::of_mounts(mounts),
         };
         let layout = Layout::read(layers.as_ref());
-        let plan = plan::plan(&config, &inventory, &lease.grant, &layout, &files)?;
+        let mut plan = plan::plan(&config, &inventory, &lease.grant, &layout, &files)?;
+        if !container.poststop {
+            plan.poststop = None;
+        }
         document.apply(&plan)?;
         replace(&path, &document.to_string())
     };

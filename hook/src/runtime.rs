@@ -60,6 +60,7 @@ fn make(arguments: &Arguments, id: &str, real: &Path, command_line: &[OsString])
         rootfs: &[],
         maker,
         pid_file: Some(pid_file.clone()),
+        poststop: true,
     })?;
     let Some(nonce) = nonce else {
         return Err(become_runtime(real, command_line));

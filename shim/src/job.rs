@@ -79,6 +79,7 @@ pub(crate) fn prepare(invocation: &Invocation) -> anyhow::Result<()> {
         maker: Process::of(maker).context("the relay has ended already")?,
         // The stock shim has runc write it (containerd, process/init.go `InitPidFile`).
         pid_file: Some(bundle.join("init.pid")),
+        poststop: false,
     };
     let prepared = match fgpu_hook::prepare(&container) {
         Ok(None) => Prepared::Nothing,

@@ -242,8 +242,7 @@ impl Relay {
 
     fn next_time(&self) -> Option<Instant> {
         let calls = self.calls.values().filter_map(Call::until);
-        let inits = self.leases.values().filter_map(|lease| lease.init.as_ref()?.look_at);
-        calls.chain(inits).min()
+        calls.chain(self.lease_times()).min()
     }
 
     /// Does what is due.
@@ -253,11 +252,7 @@ impl Relay {
         for key in calls.map(|(&key, _)| key).collect::<Vec<_>>() {
             self.cancel(key, Code::DEADLINE_EXCEEDED, "the client did not wait any longer for a share");
         }
-        let looks = |lease: &Lease| due(lease.init.as_ref().and_then(|init| init.look_at));
-        let leases = self.leases.iter().filter(|(_, lease)| looks(lease));
-        for id in leases.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            self.look_after(&id, now);
-        }
+        self.keep_leases(now);
     }
 
     fn handle(&mut self, token: &Token, ready: PollFlags, buffer: &mut [u8]) {

@@ -14,6 +14,10 @@ use super::job::{Job, Purpose};
 /// How soon, and at last how often, a cgroup is looked at again that outlived its init.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LATER_LOOK: Duration = Duration::from_secs(1);
+/// How long a container must live before its init is recorded. While the relay lives it is the lease's maker and
+/// knows the init itself, so there is no haste; and a container that is over by then, or still starting, is spared a
+/// process that would run beside `runc start`.
+const SETTLED: Duration = Duration::from_millis(50);
 
 /// The container's first process.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub(super) struct Lease {
     pub(super) init: Option<Init>,
     /// What is to be done next; one job at a time, so that an activation never comes after the release.
     queue: VecDeque<Step>,
+    /// When which init is to be recorded.
+    activation: Option<(Instant, i32)>,
     busy: bool,
     releasing: bool,
 }
@@ -55,8 +61,30 @@ impl Relay {
             }
             Err(error) => log::warn(&self.setup.bundle, id, format!("cannot watch process {pid}: {error}")),
         }
-        lease.queue.push_back(Step::Activate(pid));
-        self.advance(id);
+        lease.activation = Some((Instant::now() + SETTLED, pid));
+    }
+
+    /// When something is to be done for a lease that no descriptor tells.
+    pub(super) fn lease_times(&self) -> impl Iterator<Item = Instant> {
+        self.leases.values().flat_map(|lease| {
+            let look = lease.init.as_ref().and_then(|init| init.look_at);
+            [look, lease.activation.map(|(time, _)| time)].into_iter().flatten()
+        })
+    }
+
+    /// Does for the leases what is due.
+    pub(super) fn keep_leases(&mut self, now: Instant) {
+        for id in self.leases.keys().cloned().collect::<Vec<_>>() {
+            let Some(lease) = self.leases.get_mut(&id) else { continue };
+            if let Some((_, pid)) = lease.activation.take_if(|(time, _)| *time <= now) {
+                lease.queue.push_back(Step::Activate(pid));
+                self.advance(&id);
+            }
+            let looks = |lease: &Lease| lease.init.as_ref()?.look_at;
+            if self.leases.get(&id).and_then(looks).is_some_and(|time| time <= now) {
+                self.look_after(&id, now);
+            }
+        }
     }
 
     /// Whether this relay has a grant, or reserves one, for this container.
@@ -82,6 +110,7 @@ impl Relay {
         let Some(lease) = self.leases.get_mut(id) else { return };
         if !lease.releasing {
             lease.releasing = true;
+            lease.activation = None;
             lease.queue.clear();
             lease.queue.push_back(Step::Release);
             self.advance(id);

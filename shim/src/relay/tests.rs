@@ -272,6 +272,7 @@ fn a_grant_lives_from_create_to_delete() {
     let mut init = init();
     send(&call, &created(1, init.id()));
     assert_eq!(read_frame(&client), created(1, init.id()));
+    wait_until(|| bench.jobs().len() == 2);
 
     send(&client, &delete(3, "c1"));
     let call = bench.stock.recv().unwrap();
