@@ -57,7 +57,7 @@ lab-tree: simulated
 	install -m 0755 .lab/nvidia/nvidia-smi .lab/sim
 
 lab: lab-tree
-	$(CARGO) test --locked -p fgpu-lab -- $(LAB)
+	$(CARGO) test --locked -p fgpu-lab --test lab -- $(LAB)
 
 test: lint unit lab
 
