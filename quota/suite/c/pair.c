@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
     int rounds = atoi(argv[1]), version;
     double pair = 1e9, other = 1e9;
     u64 held[64];
-    if (cuInit) {
+    if (cuInit && cuDevicePrimaryCtxRetain) {
         void *context;
         check(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
     }

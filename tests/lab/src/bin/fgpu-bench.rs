@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const ROUNDS: usize = 60;
-const DOCKER_ROUNDS: usize = 40;
+const ROUNDS: usize = 150;
+const DOCKER_ROUNDS: usize = 100;
 
 fn main() {
     println!("| figure | without | with | added | limit |\n|---|---|---|---|---|");
@@ -39,7 +39,9 @@ fn create(real: &str, limit: &str) {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let id = format!("fgpu-bench-{round}");
-        for (program, times, annotated) in [(real, &mut without, false), ("fgpu-runtime", &mut with, true)] {
+        let mut ways = [(real, &mut without, false), ("fgpu-runtime", &mut with, true)];
+        ways.rotate_left(round % 2);
+        for (program, times, annotated) in ways {
             let bundle = bundle(real, annotated);
             let start = Instant::now();
             run(program, &["create", "--bundle", &bundle, &id])
@@ -54,8 +56,11 @@ fn create(real: &str, limit: &str) {
 
 fn docker_run() {
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for _ in 0..DOCKER_ROUNDS {
-        for (runtime, times) in [("runc", &mut without), ("fgpu", &mut with)] {
+    for round in 0..DOCKER_ROUNDS {
+        // What one container leaves to be cleaned up meets the next one: each way comes first as often.
+        let mut ways = [("runc", &mut without), ("fgpu", &mut with)];
+        ways.rotate_left(round % 2);
+        for (runtime, times) in ways {
             let start = Instant::now();
             let mut words = vec!["run", "--rm", "--network", "none", "--runtime", runtime];
             if runtime == "fgpu" {
