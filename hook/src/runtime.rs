@@ -37,7 +37,7 @@ fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Erro
         (Verb::Delete, Some(id)) => {
             let ended = child::run(&real, command_line)?;
             if ended.success() {
-                release_container(&namespace(arguments, &real), id)?;
+                tell(arguments, release_container(&namespace(arguments, &real), id));
             }
             Ok(ended)
         }
@@ -68,17 +68,26 @@ fn make(arguments: &Arguments, id: &str, real: &Path, command_line: &[OsString])
     let ended = match child::run(real, command_line) {
         Ok(ended) => ended,
         Err(error) => {
-            release(&nonce)?;
+            tell(arguments, release(&nonce));
             return Err(error);
         }
     };
-    settle(&ended, arguments, &nonce, &pid_file)?;
+    tell(arguments, settle(&ended, arguments, &nonce, &pid_file));
     Ok(ended)
 }
 
 /// Replaces this process; comes back only with the reason why it could not.
 fn become_runtime(real: &Path, command_line: &[OsString]) -> Error {
     Error::io("run", real, &Command::new(real).args(command_line).exec())
+}
+
+/// Says what went wrong after the real runtime has done its work. Its end is the caller's answer whatever becomes of
+/// the lease: the reconciler finds an init that was not recorded, and a lease that was not released.
+fn tell(arguments: &Arguments, result: Result<(), Error>) {
+    if let Err(error) = result {
+        eprintln!("{error}");
+        log::error(arguments, &error);
+    }
 }
 
 /// After the real runtime: a created container's lease learns its init, any other ends.

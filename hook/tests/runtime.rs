@@ -104,6 +104,22 @@ fn descriptors_and_standard_input_go_through() {
     }
 }
 
+/// The container is deleted; a lease that could not be released is the reconciler's. Needs root, as a node does.
+#[test]
+fn a_state_directory_that_fails_does_not_undo_what_the_runtime_did() {
+    let runtime = Runtime::new("echo deleted");
+    let inner = runtime.command(&[]);
+    let mut unshare = Command::new("unshare");
+    let script = "mount -t tmpfs -o ro none /run && exec \"$@\"";
+    unshare.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(inner.get_program());
+    unshare.args(["delete", "c1"]).env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
+    let output = unshare.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "deleted\n", "{text}");
+    assert!(text.starts_with("fgpu: internal: "), "{text}");
+    assert_eq!(output.status.code(), Some(0), "{text}");
+}
+
 #[test]
 fn a_runtime_that_is_not_there_is_named_on_stderr_and_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
