@@ -6,8 +6,6 @@ use std::process::{Command, Stdio};
 use fgpu_hook::config::Config;
 use fgpu_spec::{Code, Error, Inventory};
 
-use crate::output::parse_failure;
-
 /// A configured node.
 pub(crate) struct Node {
     /// Its configuration.
@@ -67,7 +65,7 @@ impl Node {
             return Ok(());
         }
         let text = String::from_utf8_lossy(&output.stderr);
-        Err(text.lines().find_map(parse_failure).unwrap_or_else(|| {
+        Err(text.lines().find_map(Error::from_line).unwrap_or_else(|| {
             let status = output.status;
             Error::new(
                 Code::DriverError,

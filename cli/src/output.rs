@@ -66,23 +66,3 @@ pub(crate) fn word(value: &impl Serialize) -> String {
         _ => "?".into(),
     }
 }
-
-/// Reads a line that [`finish`] printed for a failure.
-pub(crate) fn parse_failure(line: &str) -> Option<Error> {
-    let (code, message) = line.strip_prefix("fgpu: ")?.split_once(": ")?;
-    let code = Code::ALL.into_iter().find(|known| known.as_str() == code)?;
-    Some(Error::new(code, message))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_printed_failure_is_read_back() {
-        let error = Error::new(Code::NoGpu, "no driver: install one");
-        assert_eq!(parse_failure(&error.to_string()), Some(error));
-        assert_eq!(parse_failure("fgpu: warning: GPU 1 is left out"), None);
-        assert_eq!(parse_failure("Segmentation fault"), None);
-    }
-}

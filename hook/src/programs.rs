@@ -50,30 +50,8 @@ pub(crate) fn refresh_inventory() -> Result<(), Error> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    Err(parse_error(&text).unwrap_or_else(|| {
+    Err(text.lines().find_map(Error::from_line).unwrap_or_else(|| {
         let last = text.trim().lines().last().unwrap_or("it printed nothing").to_owned();
         Error::new(Code::DriverError, format!("fgpu inventory --refresh: {}: {last}", output.status))
     }))
-}
-
-/// Finds the line `fgpu: CODE: MESSAGE` in what a program of ours printed.
-fn parse_error(text: &str) -> Option<Error> {
-    text.lines().find_map(|line| {
-        let (code, message) = line.strip_prefix("fgpu: ")?.split_once(": ")?;
-        let code = Code::ALL.into_iter().find(|known| known.as_str() == code)?;
-        Some(Error::new(code, message))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_line_of_ours_is_read_back() {
-        let error = Error::new(Code::NoGpu, "there is no driver: load it");
-        assert_eq!(parse_error(&format!("warning: x\n{error}\n")), Some(error));
-        assert_eq!(parse_error("fgpu: nonsense: x"), None);
-        assert_eq!(parse_error("thread panicked"), None);
-    }
 }

@@ -95,8 +95,31 @@ impl Error {
         Self { code, message: message.into() }
     }
 
+    /// Reads back a line that a program of ours printed: `fgpu: CODE: MESSAGE`.
+    pub fn from_line(line: &str) -> Option<Self> {
+        let (code, message) = line.strip_prefix("fgpu: ")?.split_once(": ")?;
+        let code = Code::ALL.into_iter().find(|known| known.as_str() == code)?;
+        Some(Self::new(code, message))
+    }
+
     /// An I/O failure on the node, with the path it concerns.
     pub fn io(doing: &str, path: &std::path::Path, source: &std::io::Error) -> Self {
         Self::new(Code::Internal, format!("cannot {doing} {}: {source}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_error_is_read_back() {
+        for code in Code::ALL {
+            let error = Error::new(code, "there is no driver: load it");
+            assert_eq!(Error::from_line(&error.to_string()), Some(error));
+        }
+        for line in ["fgpu: nonsense: x", "fgpu: warning: GPU 1 is left out", "thread panicked", ""] {
+            assert_eq!(Error::from_line(line), None, "{line}");
+        }
     }
 }
