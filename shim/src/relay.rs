@@ -183,6 +183,7 @@ impl Relay {
                 self.handle(&token, ready, &mut buffer);
             }
             self.be_on_time(Instant::now());
+            self.close_pairs();
         }
     }
 
@@ -297,10 +298,16 @@ impl Relay {
         work(self, &mut pair);
         self.working = None;
         self.answers.drain(..).for_each(|answer| pair.answer(&answer));
-        if pair.is_finished() {
+        self.pairs.insert(key, pair);
+    }
+
+    /// Closes the pairs that have come to their end. That can come from either side of a pair, and from an answer
+    /// of our own that the client did not wait for; so it is looked for in one place, and always.
+    fn close_pairs(&mut self) {
+        let finished = self.pairs.iter().filter(|(_, pair)| pair.is_finished());
+        for key in finished.map(|(&key, _)| key).collect::<Vec<_>>() {
+            self.pairs.remove(&key);
             self.abandon(key);
-        } else {
-            self.pairs.insert(key, pair);
         }
     }
 

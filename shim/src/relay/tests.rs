@@ -380,6 +380,28 @@ fn a_client_that_is_gone_waits_for_nothing() {
 }
 
 #[test]
+fn a_client_that_is_gone_before_its_answer_leaves_nothing_behind() {
+    let bench = Bench::new("echo $$ >$0.pid; case $action in fgpu-prepare) exec sleep 1000;; esac");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    let (other, other_stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    wait_until(|| bench.at("engine.pid").exists());
+    drop(client);
+    // The answer is due when the release is over: when the relay has reaped its job.
+    wait_until(|| bench.jobs().len() == 2);
+    let pid = || std::fs::read_to_string(bench.at("engine.pid")).unwrap().trim().to_owned();
+    wait_until(|| !pid().is_empty() && !Path::new("/proc").join(pid()).exists());
+    // It does one thing after the other, so now it has tried.
+    send(&other, &state(1, "c1"));
+    read_frame(&other_stock);
+    // Its connection to the stock shim is closed, although the stock shim has not closed it.
+    assert_eq!(rest(&stock), b"");
+    assert_eq!((&stock).write(b"anything").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+    bench.end(control, vec![stock, other_stock]);
+}
+
+#[test]
 fn a_create_is_refused_when_its_time_is_up() {
     let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
     let control = bench.stock.recv().unwrap();
