@@ -8,6 +8,8 @@
 
 pub mod config;
 mod container_files;
+#[allow(dead_code, reason = "the live injection is built beside it")]
+mod devices;
 mod layers;
 mod layout;
 mod lifecycle;
