@@ -17,12 +17,6 @@ pub(crate) enum Action {
     Delete,
     /// Our own: be the relay.
     Relay,
-    /// Our own: reserve and edit the bundle.
-    Prepare,
-    /// Our own: record a container's init in its lease.
-    Activate,
-    /// Our own: give a grant back.
-    Release,
     /// Anything else is for the stock shim.
     Other,
 }
@@ -42,9 +36,6 @@ impl Invocation {
             Some(b"start") => Action::Start,
             Some(b"delete") => Action::Delete,
             Some(b"fgpu-relay") => Action::Relay,
-            Some(b"fgpu-prepare") => Action::Prepare,
-            Some(b"fgpu-activate") => Action::Activate,
-            Some(b"fgpu-release") => Action::Release,
             _ => Action::Other,
         }
     }

@@ -1,23 +1,23 @@
-//! The engine's work, done in a process of its own: this program again, with an action of its own.
+//! The engine's work, done in a process of its own: a fork of the relay.
 //!
 //! The relay lives as long as the container; what the engine reads and builds must not stay in its memory, its
 //! waiting (`fgpu/wait`) must not hold up the other calls of a pod, and its failing must not end the relay. A
-//! job says what came of it in one line on its standard output; everything else goes to containerd's log.
+//! job says what came of it in one line through a pipe; everything else goes to containerd's log.
 
-use std::io::{Read, Write};
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Write;
 
 use anyhow::Context;
 use containerd_shim_protos::api::CreateTaskRequest;
 use containerd_shim_protos::protobuf::Message;
 use fgpu_allocator::Process;
 use fgpu_hook::{Container, RootfsMount};
-use fgpu_spec::{Error, Nonce};
+use fgpu_spec::Nonce;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
-use crate::invocation::Invocation;
-
-/// What came of `fgpu-prepare`.
+/// What came of a [`Work::Prepare`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Prepared {
     /// The container asks for no GPU; nothing was changed.
@@ -53,18 +53,56 @@ impl Prepared {
     }
 }
 
-/// `-namespace NS -maker PID fgpu-prepare`, the encoded `CreateTaskRequest` on standard input.
-pub(crate) fn prepare(invocation: &Invocation) -> anyhow::Result<()> {
+/// What a job has to do.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Reserve what a container asks for, and edit its bundle.
+    Prepare {
+        namespace: String,
+        /// The relay.
+        maker: i32,
+        /// The encoded `CreateTaskRequest`.
+        request: Vec<u8>,
+    },
+    /// Record a container's init in its lease.
+    Activate { nonce: Nonce, pid: i32 },
+    /// Give a grant back.
+    Release { nonce: Nonce },
+    /// Give back whatever a container has, when its nonce is not known.
+    ReleaseContainer { namespace: String, id: String },
+}
+
+impl Work {
+    /// The name of the process that does it, at most 15 bytes (prctl(2), `PR_SET_NAME`).
+    pub(crate) fn name(&self) -> &'static CStr {
+        match self {
+            Self::Prepare { .. } => c"fgpu-prepare",
+            Self::Activate { .. } => c"fgpu-activate",
+            Self::Release { .. } | Self::ReleaseContainer { .. } => c"fgpu-release",
+        }
+    }
+}
+
+/// Does a job. `result` takes the result of a [`Work::Prepare`]; its end tells the relay of ours, so no program
+/// that the engine starts may inherit it.
+pub(crate) fn run(work: Work, mut result: File) -> anyhow::Result<()> {
+    match work {
+        Work::Prepare { namespace, maker, request } => {
+            let prepared = prepare(&namespace, maker, &request)?;
+            result.write_all(prepared.line().as_bytes()).context("cannot write the result")?;
+        }
+        Work::Activate { nonce, pid } => fgpu_hook::activate(&nonce, pid)?,
+        Work::Release { nonce } => fgpu_hook::release(&nonce)?,
+        Work::ReleaseContainer { namespace, id } => fgpu_hook::release_container(&namespace, &id)?,
+    }
+    Ok(())
+}
+
+fn prepare(namespace: &str, maker: i32, request: &[u8]) -> anyhow::Result<Prepared> {
     // Nobody waits for room on behalf of a relay that died: its lease would be nobody's.
     set_pdeathsig(Signal::SIGKILL).context("cannot ask to end with the relay")?;
-    let maker: i32 = invocation.text("maker")?.parse().context("-maker is no pid")?;
-    if nix::unistd::getppid().as_raw() != maker {
-        anyhow::bail!("the relay has ended already");
-    }
-    let mut stdout = claim_stdout()?;
-    let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes).context("cannot read the request")?;
-    let request = CreateTaskRequest::parse_from_bytes(&bytes).context("the request does not decode")?;
+    anyhow::ensure!(nix::unistd::getppid().as_raw() == maker, "the relay has ended already");
+    let request = CreateTaskRequest::parse_from_bytes(request).context("the request does not decode")?;
     let rootfs: Vec<_> = request
         .rootfs
         .into_iter()
@@ -72,7 +110,7 @@ pub(crate) fn prepare(invocation: &Invocation) -> anyhow::Result<()> {
         .collect();
     let bundle = std::path::Path::new(&request.bundle);
     let container = Container {
-        namespace: invocation.text("namespace")?,
+        namespace,
         id: &request.id,
         bundle,
         rootfs: &rootfs,
@@ -81,46 +119,11 @@ pub(crate) fn prepare(invocation: &Invocation) -> anyhow::Result<()> {
         pid_file: Some(bundle.join("init.pid")),
         poststop: false,
     };
-    let prepared = match fgpu_hook::prepare(&container) {
+    Ok(match fgpu_hook::prepare(&container) {
         Ok(None) => Prepared::Nothing,
         Ok(Some(nonce)) => Prepared::Granted(nonce),
         Err(error) => Prepared::Failed(error.code.to_string(), error.to_string()),
-    };
-    stdout.write_all(prepared.line().as_bytes()).context("cannot write the result")
-}
-
-/// `-nonce NONCE -pid PID fgpu-activate`.
-pub(crate) fn activate(invocation: &Invocation) -> anyhow::Result<()> {
-    let _stdout = claim_stdout()?;
-    let pid = invocation.text("pid")?.parse().context("-pid is no pid")?;
-    done(fgpu_hook::activate(&nonce(invocation)?, pid))
-}
-
-/// `-nonce NONCE fgpu-release`, or `-namespace NS -id ID fgpu-release` when the nonce is not known.
-pub(crate) fn release(invocation: &Invocation) -> anyhow::Result<()> {
-    let _stdout = claim_stdout()?;
-    match invocation.flag("nonce") {
-        Some(_) => done(fgpu_hook::release(&nonce(invocation)?)),
-        None => done(fgpu_hook::release_container(invocation.text("namespace")?, invocation.text("id")?)),
-    }
-}
-
-fn done(result: Result<(), Error>) -> anyhow::Result<()> {
-    result.map_err(anyhow::Error::from)
-}
-
-fn nonce(invocation: &Invocation) -> anyhow::Result<Nonce> {
-    invocation.text("nonce")?.parse().ok().context("-nonce is no nonce")
-}
-
-/// Takes standard output for ourselves: the relay learns of our end by its end, so no program that the engine
-/// starts may inherit it.
-fn claim_stdout() -> anyhow::Result<std::fs::File> {
-    let claimed = nix::unistd::dup(std::io::stdout()).context("cannot duplicate standard output")?;
-    nix::fcntl::fcntl(&claimed, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
-    let null = std::fs::File::options().write(true).open("/dev/null").context("cannot open /dev/null")?;
-    nix::unistd::dup2_stdout(null).context("cannot replace standard output")?;
-    Ok(claimed.into())
+    })
 }
 
 #[cfg(test)]

@@ -32,9 +32,6 @@ fn main() -> ExitCode {
         Action::Start => start::run(&invocation),
         Action::Delete => delete::run(&invocation),
         Action::Relay => relay::run(&invocation).map(|()| 0),
-        Action::Prepare => job::prepare(&invocation).map(|()| 0),
-        Action::Activate => job::activate(&invocation).map(|()| 0),
-        Action::Release => job::release(&invocation).map(|()| 0),
         Action::Other => stock::exec(&invocation).map(|()| 0),
     };
     match result {

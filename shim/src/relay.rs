@@ -7,7 +7,7 @@
 //! containerd ──── client │ stock ──── stock shim      a pair: every frame as it is
 //!                        │ stock ──── stock shim      a call: Create, Start, Delete of a container with a grant
 //!                        │ control ── stock shim      says nothing; its end is the stock shim's end
-//!                        │ stdout ─── job             the engine
+//!                        │ pipe ───── job             the engine
 //!                        │ pidfd ──── init            its end is the grant's
 //! ```
 
@@ -19,6 +19,7 @@ mod pair;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -33,7 +34,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::address::Identity;
 use crate::invocation::Invocation;
-use crate::job::Prepared;
+use crate::job::{Prepared, Work};
 use crate::{log, sys};
 
 use call::Call;
@@ -53,8 +54,8 @@ struct Setup {
     bundle: PathBuf,
     /// The stock shim's socket.
     stock: PathBuf,
-    /// The program that does the jobs: this one.
-    program: PathBuf,
+    /// Does a job, in the job's process; a test has an engine of its own.
+    engine: fn(&Path, Work, File) -> anyhow::Result<()>,
     cgroups: Cgroups,
 }
 
@@ -113,8 +114,7 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<()> {
         id: invocation.text("id")?.to_owned(),
         bundle: invocation.bundle()?,
         stock: path("stock")?,
-        // Not by its path: an update may put another version there while we live.
-        program: PathBuf::from("/proc/self/exe"),
+        engine: |_, work, result| crate::job::run(work, result),
         cgroups: Cgroups { of: fgpu_hook::cgroup_of, is_empty: fgpu_hook::cgroup_is_empty },
     };
     // A session of our own: a signal to containerd's terminal or process group is none to us. Fails only for a
@@ -232,8 +232,7 @@ impl Relay {
         let calls = self.calls.iter().filter_map(|(&key, call)| {
             call.forward().map(|(socket, events)| (Token::Call(key), socket.as_fd(), events))
         });
-        let jobs = self.jobs.iter();
-        let jobs = jobs.filter_map(|(&key, job)| Some((Token::Job(key), job.fd()?, PollFlags::POLLIN)));
+        let jobs = self.jobs.iter().map(|(&key, job)| (Token::Job(key), job.fd(), PollFlags::POLLIN));
         let inits = self.leases.iter().filter_map(|(id, lease)| {
             let init = lease.init.as_ref().filter(|init| !init.ended)?;
             Some((Token::Init(id.clone()), init.pidfd.as_fd(), PollFlags::POLLIN))
@@ -379,8 +378,7 @@ impl Relay {
 
     fn job_ended(&mut self, key: u64) {
         let Some(job) = self.jobs.remove(&key) else { return };
-        let (purpose, output, status) = job.finish();
-        let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let (purpose, output, how) = job.finish();
         match purpose {
             Purpose::Prepare(call) => self.prepared(call, Prepared::parse(&output), &how),
             Purpose::Activate(id) => self.stepped(&id, false),

@@ -11,7 +11,7 @@ use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_TYPE_RESPONSE};
 use nix::poll::PollFlags;
 
 use crate::frame::{HEADER, Piece, Splitter, error_frame};
-use crate::job::Prepared;
+use crate::job::{Prepared, Work};
 use crate::request::{Answer, Call as Request, answer, created_pid, decode, started_pid};
 use crate::{log, mention};
 
@@ -82,7 +82,7 @@ impl Relay {
             Some(Request::Create { id, bundle, legacy, timeout, payload })
                 if !self.has_lease(&id) && mention::of_fgpu(&bundle) =>
             {
-                self.reserve(Call::preparing(pair, stream, id, request, timeout, legacy), &bundle, &payload)
+                self.reserve(Call::preparing(pair, stream, id, request, timeout, legacy), &bundle, payload)
             }
             Some(Request::Start { id }) if self.leases.get(&id).is_some_and(|lease| lease.init.is_none()) => {
                 self.follow(Call::new(pair, stream, id, Method::Start), request)
@@ -103,11 +103,11 @@ impl Relay {
         }
     }
 
-    fn reserve(&mut self, call: Call, bundle: &Path, payload: &[u8]) -> Fate {
+    fn reserve(&mut self, call: Call, bundle: &Path, payload: Vec<u8>) -> Fate {
         let key = self.key();
-        let maker = std::process::id().to_string();
-        let args = ["-namespace", &self.setup.namespace, "-maker", &maker, "fgpu-prepare"];
-        match Job::spawn(&self.setup, Purpose::Prepare(key), &args, Some(payload)) {
+        let maker = nix::unistd::getpid().as_raw();
+        let work = Work::Prepare { namespace: self.setup.namespace.clone(), maker, request: payload };
+        match Job::start(&self.setup, Purpose::Prepare(key), work) {
             Ok(job) => {
                 self.jobs.insert(key, job);
                 self.leases.insert(call.id.clone(), Lease::default());

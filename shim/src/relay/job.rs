@@ -1,11 +1,15 @@
 //! The relay's side of a job (see [`crate::job`]).
 
 use std::fs::File;
-use std::io::{Read, Result, Write};
+use std::io::{Error, ErrorKind, Read, Result};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::log;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::job::Work;
+use crate::{log, sys};
 
 use super::Setup;
 
@@ -24,59 +28,69 @@ pub(super) enum Purpose {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) purpose: Purpose,
-    child: Child,
+    pid: Pid,
+    result: File,
     output: Vec<u8>,
 }
 
 impl Job {
     /// Starts a job. Its standard error is containerd's log.
-    pub(super) fn spawn(
-        setup: &Setup,
-        purpose: Purpose,
-        args: &[&str],
-        stdin: Option<&[u8]>,
-    ) -> Result<Self> {
-        let mut child = Command::new(&setup.program)
-            .args(args)
-            .stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() })
-            .stdout(Stdio::piped())
-            .stderr(log::open(&setup.bundle).map_or_else(Stdio::null, |log: File| log.into()))
-            .spawn()?;
-        if let (Some(bytes), Some(mut pipe)) = (stdin, child.stdin.take()) {
-            // A job that does not read has died, and its output will say so by being empty.
-            let _ = pipe.write_all(bytes);
-        }
-        Ok(Self { purpose, child, output: Vec::new() })
+    pub(super) fn start(setup: &Setup, purpose: Purpose, work: Work) -> Result<Self> {
+        let (result, writer) = std::io::pipe()?;
+        let writer = File::from(std::os::fd::OwnedFd::from(writer));
+        let log = log::open(&setup.bundle);
+        let engine = setup.engine;
+        let bundle = &setup.bundle;
+        let pid = sys::fork(&writer, log.as_ref(), move |writer| {
+            // For ps(1) and the log of whoever kills it; it works without.
+            let _ = nix::sys::prctl::set_name(work.name());
+            engine(bundle, work, writer)
+        })?;
+        Ok(Self { purpose, pid, result: File::from(std::os::fd::OwnedFd::from(result)), output: Vec::new() })
     }
 
     /// Becomes readable, and at last ends, with the job.
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.child.stdout.as_ref().map(AsFd::as_fd)
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.result.as_fd()
     }
 
     /// Reads once. Returns whether the job has ended.
     pub(super) fn read(&mut self) -> bool {
         let mut buffer = [0; 1024];
-        match self.child.stdout.as_mut().map(|stdout| stdout.read(&mut buffer)) {
-            Some(Ok(count)) if count > 0 => {
+        match self.result.read(&mut buffer) {
+            Ok(count) if count > 0 => {
                 self.output.extend_from_slice(&buffer[..count]);
                 false
             }
-            Some(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => false,
+            Err(error) if error.kind() == ErrorKind::Interrupted => false,
             _ => true,
         }
     }
 
     /// Reaps the job. Returns what it wrote, and how it ended.
-    pub(super) fn finish(mut self) -> (Purpose, Vec<u8>, Result<ExitStatus>) {
-        let status = self.child.wait();
-        (self.purpose, self.output, status)
+    pub(super) fn finish(self) -> (Purpose, Vec<u8>, String) {
+        let how = match reap(self.pid) {
+            Ok(WaitStatus::Exited(_, status)) => format!("exit status {status}"),
+            Ok(WaitStatus::Signaled(_, signal, _)) => format!("killed by {signal}"),
+            Ok(other) => format!("{other:?}"),
+            Err(error) => error.to_string(),
+        };
+        (self.purpose, self.output, how)
     }
 
     /// Ends the job wherever it is.
-    pub(super) fn kill(mut self) {
+    pub(super) fn kill(self) {
         // Fails only if it has been reaped, which nobody but us does.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = kill(self.pid, Signal::SIGKILL);
+        let _ = reap(self.pid);
+    }
+}
+
+fn reap(pid: Pid) -> Result<WaitStatus> {
+    loop {
+        match waitpid(pid, None) {
+            Err(nix::errno::Errno::EINTR) => {}
+            done => return done.map_err(Error::from),
+        }
     }
 }

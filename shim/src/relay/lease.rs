@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use fgpu_spec::Nonce;
 
+use crate::job::Work;
 use crate::{log, sys};
 
 use super::Relay;
@@ -121,34 +122,31 @@ impl Relay {
     fn advance(&mut self, id: &str) {
         let Some(lease) = self.leases.get_mut(id).filter(|lease| !lease.busy) else { return };
         let Some(step) = lease.queue.pop_front() else { return };
-        let nonce = lease.nonce.map(|nonce| nonce.to_string());
-        let (purpose, args) = match (step, &nonce) {
-            (Step::Activate(pid), Some(nonce)) => {
-                let args = ["-nonce", nonce, "-pid", &pid.to_string(), "fgpu-activate"].map(str::to_owned);
-                (Purpose::Activate(id.to_owned()), args.to_vec())
-            }
+        let work = match (step, lease.nonce) {
+            (Step::Activate(pid), Some(nonce)) => Work::Activate { nonce, pid },
             // Nobody activates what has not been reserved.
             (Step::Activate(_), None) => return,
-            (Step::Release, Some(nonce)) => {
-                let args = ["-nonce", nonce, "fgpu-release"].map(str::to_owned);
-                (Purpose::Release(id.to_owned()), args.to_vec())
-            }
+            (Step::Release, Some(nonce)) => Work::Release { nonce },
             (Step::Release, None) => {
-                let args =
-                    ["-namespace", &self.setup.namespace, "-id", id, "fgpu-release"].map(str::to_owned);
-                (Purpose::Release(id.to_owned()), args.to_vec())
+                Work::ReleaseContainer { namespace: self.setup.namespace.clone(), id: id.to_owned() }
             }
         };
         lease.busy = true;
-        let released = matches!(purpose, Purpose::Release(_));
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        match Job::spawn(&self.setup, purpose, &args, None) {
+        let released = !matches!(work, Work::Activate { .. });
+        let purpose =
+            if released { Purpose::Release(id.to_owned()) } else { Purpose::Activate(id.to_owned()) };
+        let name = work.name();
+        match Job::start(&self.setup, purpose, work) {
             Ok(job) => {
                 let key = self.key();
                 self.jobs.insert(key, job);
             }
             Err(error) => {
-                log::warn(&self.setup.bundle, id, format!("cannot run {}: {error}", args.join(" ")));
+                log::warn(
+                    &self.setup.bundle,
+                    id,
+                    format!("cannot start {}: {error}", name.to_string_lossy()),
+                );
                 self.stepped(id, released);
             }
         }

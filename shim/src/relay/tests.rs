@@ -1,8 +1,10 @@
 //! The relay between a fake containerd and a fake stock shim, over real sockets; the engine is a shell script.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,6 +19,7 @@ use containerd_shim_protos::ttrpc::proto::{Code, MessageHeader, Request, Respons
 use super::{Cgroups, Relay, Setup};
 use crate::address;
 use crate::frame::{HEADER, error_frame, frame};
+use crate::job::Work;
 use crate::request::SERVICES;
 
 const NONCE: &str = "0123456789abcdef0123456789abcdef";
@@ -48,7 +51,7 @@ impl Bench {
             id: "c1".into(),
             bundle: folder.path().into(),
             stock: at("stock"),
-            program: at("engine"),
+            engine: become_script,
             cgroups: Cgroups {
                 of: |pid| Some(cgroup_of(pid as u32)),
                 is_empty: |path| !Path::new(path).exists(),
@@ -94,6 +97,18 @@ impl Bench {
         let log = std::fs::read_to_string(self.folder.path().join("jobs")).unwrap_or_default();
         log.lines().map(str::to_owned).collect()
     }
+}
+
+/// Becomes the script, with the work in words.
+fn become_script(folder: &Path, work: Work, result: File) -> anyhow::Result<()> {
+    let name = work.name().to_str()?;
+    let words = match work {
+        Work::Prepare { namespace, maker, .. } => format!("-namespace {namespace} -maker {maker}"),
+        Work::Activate { nonce, pid } => format!("-nonce {nonce} -pid {pid}"),
+        Work::Release { nonce } => format!("-nonce {nonce}"),
+        Work::ReleaseContainer { namespace, id } => format!("-namespace {namespace} -id {id}"),
+    };
+    Err(Command::new(folder.join("engine")).args(words.split(' ')).arg(name).stdout(result).exec().into())
 }
 
 fn serve(listener: &UnixListener, sender: &Sender<UnixStream>) {
@@ -178,8 +193,7 @@ fn init() -> Child {
     Command::new("sleep").arg("1000").spawn().unwrap()
 }
 
-const GRANT: &str =
-    "case $action in fgpu-prepare) cat >/dev/null; echo granted 0123456789abcdef0123456789abcdef;; esac";
+const GRANT: &str = "case $action in fgpu-prepare) echo granted 0123456789abcdef0123456789abcdef;; esac";
 
 #[test]
 fn frames_go_through_untouched_in_pairs() {
@@ -294,7 +308,7 @@ fn a_grant_lives_from_create_to_delete() {
 
 #[test]
 fn a_refusal_never_reaches_the_stock_shim() {
-    let bench = Bench::new("cat >/dev/null; echo failed no-capacity fgpu: no-capacity: 100% taken");
+    let bench = Bench::new("echo failed no-capacity fgpu: no-capacity: 100% taken");
     let control = bench.stock.recv().unwrap();
     let (client, stock) = bench.client();
     send(&client, &create(1, "c1", &bench.bundle("c1")));
@@ -314,13 +328,13 @@ fn a_reservation_that_dies_gives_back_what_it_may_have() {
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     let (stream, code, message) = error_of(&read_frame(&client));
     assert_eq!((stream, code), (1, Code::INTERNAL));
-    assert!(message.starts_with("fgpu: internal: ") && message.contains('9'), "{message}");
+    assert!(message.starts_with("fgpu: internal: ") && message.contains("SIGKILL"), "{message}");
     assert_eq!(bench.end(control, vec![stock])[1..], ["-namespace ns -id c1 fgpu-release"]);
 }
 
 #[test]
 fn other_requests_pass_a_reservation_that_waits() {
-    let gate = "case $action in fgpu-prepare) cat >/dev/null; read x <${0%/*}/gate; echo granted 0123456789abcdef0123456789abcdef;; esac";
+    let gate = "case $action in fgpu-prepare) read x <${0%/*}/gate; echo granted 0123456789abcdef0123456789abcdef;; esac";
     let bench = Bench::new(gate);
     nix::unistd::mkfifo(&bench.at("gate"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let control = bench.stock.recv().unwrap();
