@@ -6,6 +6,7 @@ mod node;
 mod output;
 mod quantity;
 mod release;
+mod setup;
 mod status;
 mod table;
 
@@ -112,7 +113,23 @@ enum Command {
         #[arg(long, requires = "rebuild")]
         force: bool,
     },
+
+    /// Wire fgpu into a container engine, or out of it again
+    ///
+    /// Every change is shown as a diff. What else is in the files stays as it is, comments and order included. Running it
+    /// again changes nothing. Nothing is restarted; the command that does it is printed.
+    #[command(after_help = SETUP_EXAMPLES)]
+    Setup(setup::Arguments),
 }
+
+const SETUP_EXAMPLES: &str = "\
+Examples:
+  fgpu setup docker --dry-run        what would be changed
+  fgpu setup docker                  then `docker run --runtime=fgpu --annotation fgpu/fraction=0.25 …`
+  fgpu setup crio                    then pods with the annotation fgpu/fraction
+  fgpu setup docker --undo
+
+A file that cannot be understood is an error that names its line, and nothing is changed.";
 
 const STATUS_JSON: &str = "\
 JSON: { gpus: [{ index, uuid, model, mig_enabled, usable_memory, granted_memory, granted_cores_ppm,
@@ -138,8 +155,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<Output, Error> {
+    // An engine is set up on a node whose configuration may be wrong or missing.
+    if let Command::Setup(arguments) = &arguments.command {
+        return setup::run(arguments);
+    }
     let node = Node::configured(arguments.config.as_deref())?;
     match &arguments.command {
+        Command::Setup(arguments) => setup::run(arguments),
         Command::Status { json } => status::run(&node, *json),
         Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
