@@ -2,6 +2,7 @@
 # make install  DESTDIR= PREFIX=/usr
 # make demo     a quarter of a GPU with docker, in a lab of its own (root)
 # make test     lints, unit tests, and real Docker, containerd, runc and crun in the lab (root)
+# make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make bench    measurements for BENCHMARKS.md (root)
 
 PREFIX  ?= /usr
@@ -14,7 +15,7 @@ STATIC  := target/$(HOST)/release
 # the host is needed and no variable of the caller's is heard.
 STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
 
-.PHONY: all host quota simulated install lab-tree lint unit lab test demo bench clean
+.PHONY: all host quota simulated install lab-tree lint deny unit lab test demo bench clean
 
 all: host quota
 
@@ -41,6 +42,12 @@ lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd quota && $(CARGO) clippy --locked --workspace -- -D warnings
 	cd tests/driver && $(CARGO) clippy --locked --workspace -- -D warnings
+
+# Needs cargo-deny (`cargo install --locked cargo-deny`). Advisories need its database, which is fetched.
+deny:
+	for workspace in . quota tests/driver; do \
+		(cd $$workspace && $(CARGO) deny --config "$(CURDIR)/deny.toml" check --hide-inclusion-graph $(DENY)) || exit 1; \
+	done
 
 unit: quota
 	$(CARGO) test --locked --workspace --exclude fgpu-lab
