@@ -186,7 +186,7 @@ fn judge(source: &Source, found: &OwnedFd, mounts: &mut Mounts) -> Result<(), Er
         return Err(denied(path, &format!("{kind} is in its place")));
     }
     if !source.on_proc && file_system::is_kernels(found).map_err(|errno| refusal(path, errno))? {
-        return Err(denied(path, "it leads to a file system of the kernel's own"));
+        return Err(denied(path, resolve::KERNELS));
     }
     if mounts.get(there.mount).map_err(failed)?.shared {
         return Err(denied(

@@ -48,6 +48,9 @@ fn openat2_patiently(
     Err(last)
 }
 
+/// Why nothing is made or mounted in procfs and its like.
+pub(super) const KERNELS: &str = "it leads to a file system of the kernel's own";
+
 /// What a missing destination is made as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placeholder {
@@ -177,6 +180,9 @@ impl Root<'_> {
         let here = place(directory).map_err(failed)?;
         if here.mount == place(self.root).map_err(failed)?.mount {
             return Ok(());
+        }
+        if file_system::is_kernels(directory).map_err(|errno| refusal(path, errno))? {
+            return Err(denied(path, KERNELS));
         }
         let mount = self.mounts.get(here.mount).map_err(failed)?;
         if self.host.has_device(&mount.device) {
