@@ -18,6 +18,7 @@ use fgpu_spec::Error;
 
 use crate::node::Node;
 use crate::output::Output;
+use crate::release::Tell;
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -103,8 +104,18 @@ enum Command {
 
     /// Give back the shares of containers that are gone
     ///
-    /// A timer does this every minute, and so does every request that falls short.
+    /// A timer does this every minute, and so does every request that falls short. A share is given back when its processes
+    /// are proven gone, never because of its age. That there was nothing to do is no failure.
+    #[command(after_help = GC_JSON)]
     Gc {
+        /// Print JSON
+        #[arg(long, conflicts_with_all = ["rebuild", "quiet"])]
+        json: bool,
+
+        /// Say only what was released
+        #[arg(long, short, conflicts_with = "rebuild")]
+        quiet: bool,
+
         /// Make an allocator file that failed its check (state-corrupt) anew from what of it can be proven
         #[arg(long)]
         rebuild: bool,
@@ -137,6 +148,9 @@ JSON: { gpus: [{ index, uuid, model, mig_enabled, usable_memory, granted_memory,
   held_seconds, init_pid, gpus: [{ index, uuid, memory, cores_ppm }] }] }
 Memory is in bytes, cores in parts per million of one GPU. state is \"reserving\" or \"active\".";
 
+const GC_JSON: &str = "\
+JSON: { released: [{ namespace, container, grant, owner, request }] }";
+
 const EXPLAIN_JSON: &str = "\
 JSON: { granted, request, tier, error: null or { code, message }, notes, gpus: [{ index, uuid, model,
   mig_enabled, granted, reason: null or text, usable_memory, free_memory, free_cores_ppm, asked_memory,
@@ -166,8 +180,10 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
         Command::Release { force, what } => release::run(&node.config, what, *force),
-        Command::Gc { rebuild: true, force } => release::rebuild(&node.config, *force),
-        Command::Gc { .. } => release::gc(&node.config),
+        Command::Gc { rebuild: true, force, .. } => release::rebuild(&node.config, *force),
+        Command::Gc { json: true, .. } => release::gc(&node.config, Tell::Json),
+        Command::Gc { quiet: true, .. } => release::gc(&node.config, Tell::Quietly),
+        Command::Gc { .. } => release::gc(&node.config, Tell::Text),
     }
 }
 
