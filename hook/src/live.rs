@@ -60,6 +60,7 @@ mod state;
 mod stop;
 mod sys;
 mod target;
+mod ungranted;
 
 pub use precreate::precreate;
 
@@ -84,7 +85,8 @@ pub fn create(input: impl Read, timeout: Duration) -> Result<(), Error> {
     let deadline =
         Deadline::set(timeout, "fgpu: timed-out: the hook's own time limit passed; try again\n", 1)?;
     let state = State::read(input)?;
-    let document = Document::parse(&bundle::read(&state.bundle.join("config.json"))?)?;
+    let text = bundle::read(&state.bundle.join("config.json"))?;
+    let document = Document::parse(&text)?;
     let config = Config::load()?;
     let Some(request) = grant::request(&config, &document)? else { return Ok(()) };
     writable(&config.state_dir, &request.text)?;
@@ -106,7 +108,7 @@ pub fn create(input: impl Read, timeout: Duration) -> Result<(), Error> {
     let claim = Claim { key, bundle: state.bundle, maker, pid_file: None };
     let longest = deadline.left(WORK);
     let (granted, held) = grant::reserve(&config, &store, &request, &claim, longest, Held::new)?;
-    inject(&config, &store, &granted, &mut target, &held).map_err(|error| granted.undo(&store, error))
+    inject(&config, &store, &granted, &mut target, &text, &held).map_err(|error| granted.undo(&store, error))
 }
 
 /// Brings what was granted into the container.
@@ -115,6 +117,7 @@ fn inject(
     store: &Store,
     granted: &Granted,
     target: &mut Target,
+    spec: &str,
     held: &Held,
 ) -> Result<(), Error> {
     let layers = Layers::of_descriptor(&target.root);
@@ -125,7 +128,8 @@ fn inject(
     let folder = fgpu_driver::device_folder(&config.driver_root);
     let sources = source::open_all(&plan, &folder, parameters)?;
     target.check()?;
-    let attached = Attached::attach(target, sources, held)?;
+    let ungranted = ungranted::of_spec(spec, &plan.nodes);
+    let attached = Attached::attach(target, sources, &ungranted, held)?;
     let opened = match devices::open(target.init.pid, &plan.nodes) {
         Ok(opened) => opened,
         Err(error) => return Err(undo_mounts(attached, target, error)),

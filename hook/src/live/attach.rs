@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fgpu_spec::{Code, Error};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
-use rustix::fs::{FileType, Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 use rustix::thread::{LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
@@ -17,6 +17,7 @@ use super::resolve::{self, Creations, Root, denied, refusal};
 use super::source::Source;
 use super::stop::Held;
 use super::target::Target;
+use super::ungranted::Device;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -89,19 +90,27 @@ fn become_owner((user, group): (u32, u32)) -> rustix::io::Result<()> {
 }
 
 impl Attached {
-    /// Attaches all of `sources`, or none.
+    /// Attaches all of `sources`, or none, and then removes the `ungranted` devices.
     ///
     /// # Errors
     /// [`Code::Denied`] where the container's root is made so that a place cannot be had, [`Code::Internal`] where the
     /// file system or the kernel refuses; what was attached and made is gone again.
-    pub(super) fn attach(target: &mut Target, sources: Vec<Source>, held: &Held) -> Result<Self, Error> {
+    pub(super) fn attach(
+        target: &mut Target,
+        sources: Vec<Source>,
+        ungranted: &[Device],
+        held: &Held,
+    ) -> Result<Self, Error> {
         let ways = Ways::open()?;
         let own = File::open("/proc/self/mountinfo")
             .and_then(Mounts::new)
             .map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))?;
         let mut attached = Self::default();
         ways.inside(target, |target| {
-            attached.fill(target, &own, sources, held).inspect_err(|_| attached.take_away(&ways))
+            attached
+                .fill(target, &own, sources, held)
+                .and_then(|()| remove(ungranted, target, &own, &ways))
+                .inspect_err(|_| attached.take_away(&ways))
         })?;
         Ok(attached)
     }
@@ -157,6 +166,23 @@ impl Attached {
         }
         self.made.remove();
     }
+}
+
+/// Removes what the grant does not give. It is last, because it alone is not undone: nobody sees a container that is
+/// refused.
+fn remove(ungranted: &[Device], target: &mut Target, own: &Mounts, ways: &Ways) -> Result<(), Error> {
+    let made = &mut Creations::default();
+    let mut root = Root { root: &target.root, mounts: &mut target.mounts, host: own, made };
+    for device in ungranted {
+        // In a folder of the host's own (`--volume /dev:/dev`) nothing is removed.
+        let Some((folder, name)) = root.own_folder(&device.path)? else { continue };
+        device.remove(&folder, name, || {
+            let mount = openat(&folder, name, PATH_ONLY | OFlags::NOFOLLOW, Mode::empty())?;
+            rustix::process::fchdir(&ways.descriptors)?;
+            unmount(mount.as_raw_fd().to_string(), UnmountFlags::DETACH)
+        })?;
+    }
+    Ok(())
 }
 
 /// The file of procfs that a file of ours shall lie over, if this container has it.

@@ -134,6 +134,19 @@ impl Root<'_> {
         Err(denied(path, "it leads through links without end, or somebody changes it all the time"))
     }
 
+    /// The folder of what is at `path` and the name in it, if it is one in which something may be made and removed.
+    ///
+    /// # Errors
+    /// The path cannot be resolved.
+    pub(super) fn own_folder<'p>(&mut self, path: &'p str) -> Result<Option<(OwnedFd, &'p str)>, Error> {
+        let Some((folder, name)) = path.rsplit_once('/') else { return Ok(None) };
+        match open(self.root, Path::new(folder), PATH_ONLY | OFlags::DIRECTORY) {
+            Ok(folder) => Ok(self.may_make_in(path, &folder).is_ok().then_some((folder, name))),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(refusal(path, errno)),
+        }
+    }
+
     fn make(&mut self, path: &str, current: &str, kind: Placeholder) -> Result<Step, Error> {
         let parts: Vec<&str> = current.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
         let (mut directory, depth) = self.deepest(path, &parts)?;

@@ -44,7 +44,7 @@ impl Target {
     /// or cannot be looked at.
     pub(super) fn open(pid: i32, rootfs: &Path) -> Result<Self, Error> {
         let subject = Subject { pid, rootfs };
-        let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(|| {
+        let number = (pid > 0).then(|| Pid::from_raw(pid)).flatten().ok_or_else(|| {
             Error::new(Code::Internal, format!("the container's state names no process (pid {pid})"))
         })?;
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| subject.io("open", errno))?;

@@ -271,7 +271,7 @@ const CASES: &[Case] = &[
         "a folder that nobody may enter",
         |g| {
             g.folder("usr/lib64");
-            fs::set_permissions(g.at("usr/lib64"), fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(g.at("usr/lib64"), fs::Permissions::from_mode(0o000)).unwrap();
         },
         Works,
     ),

@@ -101,6 +101,40 @@ fn mounts_have_the_flags_of_the_other_front_ends() {
     assert!(!mounts.contains("shared:"), "{mounts}");
 }
 
+/// What `--privileged` gives: every device node of the host, made by the runtime or, with a user namespace, mounted.
+#[test]
+fn gpus_beyond_the_grant_are_removed() {
+    let node = Node::new(3);
+    let mut container = Container::new(&node, QUARTER);
+    let config = container.bundle.join("config.json");
+    let mut document: serde_json::Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    let device =
+        |path: &str, minor: u32| serde_json::json!({"path": path, "type": "c", "major": 195, "minor": minor});
+    document["linux"]["devices"] = serde_json::json!([
+        device("/dev/nvidia0", 0),
+        device("/dev/nvidia1", 1),
+        device("/dev/nvidia2", 2),
+        device("/dev/nvidiactl", 255),
+        device("/dev/nvidia-modeset", 254),
+    ]);
+    fs::write(&config, document.to_string()).unwrap();
+    container.start(&format!(
+        "{USUAL}; for n in 0 1; do mknod $R/dev/nvidia$n c 195 $n; done; mknod $R/dev/nvidiactl c 195 255; \
+         mknod $R/dev/nvidia-modeset c 195 254; touch $R/dev/nvidia2; mount --bind {} $R/dev/nvidia2",
+        node.path("driver/dev/nvidia2").display()
+    ));
+    let output = container.hook(&node, &["createRuntime"]);
+    assert!(output.status.success(), "{}", told(&output));
+    assert_has_its_gpu(&node, &container, "privileged");
+    assert!(container.stat("/dev/nvidia-modeset").is_ok());
+    let granted = &node.leases()[0].grant.gpus[0].uuid;
+    for gpu in node.inventory().gpus {
+        let path = format!("/dev/nvidia{}", gpu.minor);
+        assert_eq!(container.stat(&path).is_ok(), gpu.uuid == *granted, "{path}");
+    }
+    assert!(node.path("driver/dev/nvidia2").exists());
+}
+
 #[test]
 fn who_asks_for_nothing_is_not_touched() {
     let node = Node::new(1);
@@ -150,7 +184,7 @@ fn a_grant_of_another_front_end_is_left_alone_and_released() {
     let output = container.hook(&node, &["createRuntime"]);
     assert_eq!(told(&output), "exit status: 0: ");
     assert_eq!(container.mounts(), before);
-    assert_eq!(node.leases(), [other.clone()]);
+    assert_eq!(node.leases(), std::slice::from_ref(&other));
 
     // Another container's annotation does not release it.
     let stranger =
