@@ -166,3 +166,6 @@ fn again_if_interrupted(error: io::Error) -> io::Result<()> {
 fn invalid(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("it sends {what}"))
 }
+
+#[cfg(test)]
+pub(super) mod tests;
