@@ -17,6 +17,16 @@ pub struct Key {
     pub id: String,
 }
 
+impl Key {
+    /// `moby/3f1c0a9b2d11`, for people: a long id of hex digits is cut as Docker cuts it, and a namespace that is a path is left out.
+    /// Containers of the hook have their bundle for a namespace, those of a runtime with `--root` its state directory.
+    pub fn short(&self) -> String {
+        let random = self.id.len() >= 20 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = if random { &self.id[..12] } else { &self.id };
+        if self.namespace.starts_with('/') { id.to_owned() } else { format!("{}/{id}", self.namespace) }
+    }
+}
+
 /// Who asks for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
@@ -181,5 +191,25 @@ impl<'de> Deserialize<'de> for Lease {
             wall: line.wall,
             request: line.request,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_for_people_are_short() {
+        let random = "3f1c0a9b2d11".to_owned() + &"0".repeat(52);
+        for (namespace, id, short) in [
+            ("moby", random.as_str(), "moby/3f1c0a9b2d11"),
+            ("k8s.io", "web", "k8s.io/web"),
+            ("/var/lib/containers/storage/overlay-containers/3f1c/userdata", &random, "3f1c0a9b2d11"),
+            ("/srv/runc", "web", "web"),
+            ("runc", "facade-of-a-decade-and-more", "runc/facade-of-a-decade-and-more"),
+            ("runc", "0123456789abcdef", "runc/0123456789abcdef"),
+        ] {
+            assert_eq!(Key { namespace: namespace.into(), id: id.into() }.short(), short);
+        }
     }
 }

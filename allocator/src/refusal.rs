@@ -157,10 +157,9 @@ fn gpus_in_words(decision: &Decision, inventory: &Inventory, holders: &[Vec<Hold
         if let Some(holders) = holders.get(at).filter(|holders| !holders.is_empty()) {
             text += ", held by ";
             text += &list(holders.iter().map(|holder| {
-                let id: String = holder.key.id.chars().take(12).collect();
                 let whole = if holder.exclusive { ", exclusive" } else { "" };
                 let (memory, cores) = (mib(holder.memory), percent(holder.cores_ppm));
-                format!("{}/{id} ({memory}, {cores}{whole})", holder.key.namespace)
+                format!("{} ({memory}, {cores}{whole})", holder.key.short())
             }));
         }
         text

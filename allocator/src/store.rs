@@ -251,6 +251,15 @@ impl Store {
         Ok(released)
     }
 
+    /// Ends the leases of a container on which nobody lives any more, and returns them. One whose container runs stays:
+    /// it may be a new container of the same name.
+    ///
+    /// # Errors
+    /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no error.
+    pub fn release_dead(&self, key: &Key) -> Result<Vec<Lease>, Error> {
+        self.sweep(Some(&image::key_head(key)))
+    }
+
     /// Every lease, in the order in which they were made. Takes no lock unless the file changes all the time.
     ///
     /// # Errors

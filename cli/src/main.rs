@@ -6,6 +6,7 @@ mod node;
 mod output;
 mod quantity;
 mod release;
+mod setup;
 mod status;
 mod table;
 
@@ -17,6 +18,7 @@ use fgpu_spec::Error;
 
 use crate::node::Node;
 use crate::output::Output;
+use crate::release::Tell;
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -102,8 +104,18 @@ enum Command {
 
     /// Give back the shares of containers that are gone
     ///
-    /// A timer does this every minute, and so does every request that falls short.
+    /// A timer does this every minute, and so does every request that falls short. A share is given back when its processes
+    /// are proven gone, never because of its age. That there was nothing to do is no failure.
+    #[command(after_help = GC_JSON)]
     Gc {
+        /// Print JSON
+        #[arg(long, conflicts_with_all = ["rebuild", "quiet"])]
+        json: bool,
+
+        /// Say only what was released
+        #[arg(long, short, conflicts_with = "rebuild")]
+        quiet: bool,
+
         /// Make an allocator file that failed its check (state-corrupt) anew from what of it can be proven
         #[arg(long)]
         rebuild: bool,
@@ -112,13 +124,32 @@ enum Command {
         #[arg(long, requires = "rebuild")]
         force: bool,
     },
+
+    /// Wire fgpu into a container engine, or out of it again
+    ///
+    /// Every change is shown as a diff. What else is in the files stays as it is, comments and order included. Running it
+    /// again changes nothing. Nothing is restarted; the command that does it is printed.
+    #[command(after_help = SETUP_EXAMPLES)]
+    Setup(setup::Arguments),
 }
+
+const SETUP_EXAMPLES: &str = "\
+Examples:
+  fgpu setup docker --dry-run        what would be changed
+  fgpu setup docker                  then `docker run --runtime=fgpu --annotation fgpu/fraction=0.25 …`
+  fgpu setup crio                    then pods with the annotation fgpu/fraction
+  fgpu setup docker --undo
+
+A file that cannot be understood is an error that names its line, and nothing is changed.";
 
 const STATUS_JSON: &str = "\
 JSON: { gpus: [{ index, uuid, model, mig_enabled, usable_memory, granted_memory, granted_cores_ppm,
   exclusive, leases }], leases: [{ namespace, container, grant, state, tier, owner, request, exclusive,
   held_seconds, init_pid, gpus: [{ index, uuid, memory, cores_ppm }] }] }
 Memory is in bytes, cores in parts per million of one GPU. state is \"reserving\" or \"active\".";
+
+const GC_JSON: &str = "\
+JSON: { released: [{ namespace, container, grant, owner, request }] }";
 
 const EXPLAIN_JSON: &str = "\
 JSON: { granted, request, tier, error: null or { code, message }, notes, gpus: [{ index, uuid, model,
@@ -138,14 +169,21 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<Output, Error> {
+    // An engine is set up on a node whose configuration may be wrong or missing.
+    if let Command::Setup(arguments) = &arguments.command {
+        return setup::run(arguments);
+    }
     let node = Node::configured(arguments.config.as_deref())?;
     match &arguments.command {
+        Command::Setup(arguments) => setup::run(arguments),
         Command::Status { json } => status::run(&node, *json),
         Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
         Command::Release { force, what } => release::run(&node.config, what, *force),
-        Command::Gc { rebuild: true, force } => release::rebuild(&node.config, *force),
-        Command::Gc { .. } => release::gc(&node.config),
+        Command::Gc { rebuild: true, force, .. } => release::rebuild(&node.config, *force),
+        Command::Gc { json: true, .. } => release::gc(&node.config, Tell::Json),
+        Command::Gc { quiet: true, .. } => release::gc(&node.config, Tell::Quietly),
+        Command::Gc { .. } => release::gc(&node.config, Tell::Text),
     }
 }
 

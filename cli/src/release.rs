@@ -3,8 +3,9 @@
 use fgpu_allocator::{Lease, Store};
 use fgpu_hook::config::Config;
 use fgpu_spec::{Code, Error, Nonce};
+use serde::Serialize;
 
-use crate::output::Output;
+use crate::output::{Output, json};
 
 /// Gives back what one container holds, named as in `fgpu status`.
 ///
@@ -29,13 +30,55 @@ pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Er
     Ok(released(std::slice::from_ref(lease)).into())
 }
 
+/// The answer of `fgpu gc --json`.
+#[derive(Debug, Serialize)]
+struct Freed<'a> {
+    released: Vec<FreedLease<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct FreedLease<'a> {
+    namespace: &'a str,
+    container: &'a str,
+    grant: Nonce,
+    owner: Option<&'a str>,
+    request: &'a str,
+}
+
+/// How `fgpu gc` tells what it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tell {
+    /// A line for each lease, or one that says that there was none.
+    Text,
+    /// Only what was released: a timer's log shall not grow with nothing.
+    Quietly,
+    /// JSON.
+    Json,
+}
+
 /// Gives back the shares of containers that are gone.
 ///
 /// # Errors
 /// What the store says.
-pub(crate) fn gc(config: &Config) -> Result<Output, Error> {
+pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
     let freed = Store::open(&config.state_dir)?.reconcile()?;
-    Ok(if freed.is_empty() { "nothing to release\n".to_owned() } else { released(&freed) }.into())
+    let text = match tell {
+        Tell::Json => json(&Freed {
+            released: freed
+                .iter()
+                .map(|lease| FreedLease {
+                    namespace: &lease.key.namespace,
+                    container: &lease.key.id,
+                    grant: lease.grant.nonce,
+                    owner: lease.owner.as_deref(),
+                    request: &lease.request,
+                })
+                .collect(),
+        })?,
+        Tell::Text if freed.is_empty() => "nothing to release\n".into(),
+        Tell::Text | Tell::Quietly => released(&freed),
+    };
+    Ok(text.into())
 }
 
 /// Makes an allocator file that failed its check anew from what of it can be proven.
@@ -56,7 +99,12 @@ pub(crate) fn rebuild(config: &Config, force: bool) -> Result<Output, Error> {
 }
 
 fn released(leases: &[Lease]) -> String {
-    let line = |lease: &Lease| format!("released {} (grant {})\n", full_name(lease), lease.grant.nonce);
+    // The id in full, to be found in logs; not a bundle's path, which has it in it.
+    let name = |lease: &Lease| match lease.key.namespace.starts_with('/') {
+        true => lease.key.id.clone(),
+        false => full_name(lease),
+    };
+    let line = |lease: &Lease| format!("released {} (grant {})\n", name(lease), lease.grant.nonce);
     leases.iter().map(line).collect()
 }
 

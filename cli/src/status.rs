@@ -58,6 +58,9 @@ struct GpuStatus {
 
 #[derive(Debug, Serialize)]
 struct LeaseStatus {
+    /// For the table; JSON has the namespace and the id in full.
+    #[serde(skip)]
+    name: String,
     namespace: String,
     container: String,
     grant: Nonce,
@@ -108,6 +111,7 @@ fn status(inventory: Option<&Inventory>, reserve: u64, leases: &[Lease], now: u6
         leases: leases
             .iter()
             .map(|lease| LeaseStatus {
+                name: lease.key.short(),
                 namespace: lease.key.namespace.clone(),
                 container: lease.key.id.clone(),
                 grant: lease.grant.nonce,
@@ -162,7 +166,7 @@ fn text(status: &Status) -> String {
     for lease in &status.leases {
         for (place, share) in lease.gpus.iter().enumerate() {
             // The container's other GPUs go below the first, without repeating whose they are.
-            let name = if place == 0 { name(lease) } else { String::new() };
+            let name = if place == 0 { lease.name.clone() } else { String::new() };
             let gpu = share.index.map_or_else(|| share.uuid.clone(), |index| index.to_string());
             let share = [name, gpu, bytes(share.memory), percent(share.cores_ppm.into())];
             let rest = [
@@ -176,13 +180,6 @@ fn text(status: &Status) -> String {
     }
     text.push_str(&leases.render());
     text
-}
-
-/// `namespace/id`, ids of 64 hex digits shortened as Docker does.
-fn name(lease: &LeaseStatus) -> String {
-    let id = &lease.container;
-    let random = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    format!("{}/{}", lease.namespace, if random { &id[..12] } else { id })
 }
 
 #[cfg(test)]
@@ -263,6 +260,22 @@ moby/web           0    10.0 GiB  25%  quota  team-a  3m12s  active
                    1    10.0 GiB  25%
 "
         );
+    }
+
+    #[test]
+    fn a_lease_of_the_hook_is_readable_and_its_bundle_is_in_the_json() {
+        let id = "3f1c0a9b2d11".to_owned() + &"0".repeat(52);
+        let bundle = format!("/var/lib/containers/storage/overlay-containers/{id}/userdata");
+        let mut lease = lease(&id, &[0], false);
+        lease.key.namespace = bundle.clone();
+        let status = status(Some(&inventory()), 0, &[lease], 0);
+        let text = text(&status);
+        assert!(text.contains("\n3f1c0a9b2d11  0    10.0 GiB"), "{text}");
+        assert!(text.lines().all(|line| line.len() < 100), "{text}");
+        let value = serde_json::to_value(&status).unwrap();
+        assert_eq!(value["leases"][0]["namespace"], bundle);
+        assert_eq!(value["leases"][0]["container"], id);
+        assert!(value["leases"][0].get("name").is_none());
     }
 
     #[test]

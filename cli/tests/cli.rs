@@ -295,6 +295,16 @@ fn gc_frees_the_dead_and_keeps_the_living() {
     node.lease("gone", dead());
     assert!(node.good(&["gc"]).starts_with("released test/gone (grant "));
     assert_eq!(node.good(&["gc"]), "nothing to release\n");
+    assert_eq!(node.good(&["gc", "--quiet"]), "");
+    assert_eq!(node.json(&["gc", "--json"]), serde_json::json!({ "released": [] }));
+    let gone = node.lease("gone again", dead());
+    let expected = serde_json::json!({ "released": [{
+        "namespace": "test", "container": "gone again", "grant": gone.grant.nonce, "owner": null,
+        "request": "fgpu/fraction=0.25",
+    }] });
+    assert_eq!(node.json(&["gc", "--json"]), expected);
+    node.lease("gone", dead());
+    assert!(node.good(&["gc", "-q"]).starts_with("released test/gone (grant "));
     let left = node.store().leases().unwrap();
     assert_eq!(left.iter().map(|lease| lease.key.id.as_str()).collect::<Vec<_>>(), ["living"]);
 }

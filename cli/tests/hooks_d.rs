@@ -133,8 +133,7 @@ fn containers_that_ask_match_and_no_others() {
 
 #[test]
 fn the_shared_directory_has_no_stage_that_cri_o_does_not_know() {
-    let stages =
-        ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
+    let stages = ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
     let mut files = 0;
     for entry in std::fs::read_dir(folder()).unwrap() {
         let path = entry.unwrap().path();

@@ -28,7 +28,7 @@ mod soname;
 pub mod uvm;
 
 pub use cache::{FILE, FORMAT, cached, load, store};
-pub use nodes::nodes;
+pub use nodes::{device_folder, nodes};
 #[cfg(feature = "nvml")]
 pub use nvml::{probe, refresh};
 pub use procfs::{CharacterDevices, boot_id, parse_version, running_version};

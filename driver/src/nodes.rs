@@ -24,15 +24,13 @@ const UVM_TOOLS_MINOR: u32 = 1;
 
 /// The device nodes that a container with `gpus` needs, as they are now: `/dev/nvidiactl`, one
 /// `/dev/nvidia<minor>` per GPU in the order given, and `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools` when they
-/// exist. They are looked up in `<root>/dev` if that has a `nvidiactl`, else in `/dev`.
+/// exist. They are looked up in the [`device_folder`].
 ///
 /// # Errors
 /// `driver-error` if a node is missing, is no character device, or has another number than the driver has now:
 /// a node left over from another boot could lead to another device.
 pub fn nodes(root: &Path, gpus: &[&Gpu]) -> Result<Vec<Node>, Error> {
-    let inside = under(root, "/dev");
-    let dev = if inside.join("nvidiactl").symlink_metadata().is_ok() { inside } else { "/dev".into() };
-    let look = Look { dev, devices: CharacterDevices::read(root) };
+    let look = Look { dev: device_folder(root), devices: CharacterDevices::read(root) };
 
     let mut nodes = vec![look.required("nvidiactl", GPU_DRIVER, CONTROL_MINOR)?];
     for gpu in gpus {
@@ -41,6 +39,12 @@ pub fn nodes(root: &Path, gpus: &[&Gpu]) -> Result<Vec<Node>, Error> {
     nodes.extend(look.optional("nvidia-uvm", UVM_DRIVER, UVM_MINOR)?);
     nodes.extend(look.optional("nvidia-uvm-tools", UVM_DRIVER, UVM_TOOLS_MINOR)?);
     Ok(nodes)
+}
+
+/// Where the host's device nodes of the driver below `root` are: `<root>/dev` if that has a `nvidiactl`, else `/dev`.
+pub fn device_folder(root: &Path) -> PathBuf {
+    let inside = under(root, "/dev");
+    if inside.join("nvidiactl").symlink_metadata().is_ok() { inside } else { "/dev".into() }
 }
 
 struct Look {

@@ -98,3 +98,6 @@ fn shared_forbids(cgroup: &Cgroup, node: &Node) -> Error {
     );
     Error::new(Code::Internal, message)
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,6 +35,11 @@ impl Layers {
         open_layer(root).map(|fd| Self(vec![fd]))
     }
 
+    /// The layers of a root that somebody has opened.
+    pub(crate) fn of_descriptor(root: &OwnedFd) -> Option<Self> {
+        root.try_clone().ok().map(|fd| Self(vec![fd]))
+    }
+
     /// The layers of a root that is still to be mounted. `None` for a kind whose layers are no directories
     /// (a block device, say): then nothing is known of the image.
     pub(crate) fn of_mounts(mounts: &[RootfsMount]) -> Option<Self> {

@@ -6,18 +6,21 @@
 
 #![deny(unsafe_code)]
 
+mod bundle;
 pub mod config;
 mod container_files;
-#[allow(dead_code, reason = "the live injection is built beside it")]
 mod devices;
+mod grant;
 mod layers;
 mod layout;
 mod lifecycle;
+pub mod live;
 mod plan;
 mod prepare;
 mod programs;
 pub mod runtime;
 mod wait;
 
+pub use grant::tier;
 pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, release, release_container};
-pub use prepare::{Container, RootfsMount, prepare, tier};
+pub use prepare::{Container, RootfsMount, prepare};

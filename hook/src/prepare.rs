@@ -1,23 +1,16 @@
 //! Reserve, make the grant's files, edit `config.json`; undo everything if any step fails.
 
-use std::fs::Permissions;
-use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use fgpu_allocator::{Claim, Key, Lease, Process, Store};
-use fgpu_spec::{Code, Document, Error, Isolation, Nonce, Request, Tier};
+use fgpu_allocator::{Claim, Key, Process, Store};
+use fgpu_spec::{Document, Error, Nonce};
 
 use crate::config::Config;
 use crate::layers::Layers;
-use crate::layout::Layout;
-use crate::{container_files, plan, programs, wait};
+use crate::{bundle, grant};
 
 pub use crate::layers::RootfsMount;
-
-/// The largest `config.json` that is read, bytes. The kernel's own limit on what a container is made of
-/// (arguments and environment, 128 KiB each string) is far below.
-const CONFIG_LIMIT: u64 = 16 << 20;
 
 /// A container that is about to be created.
 #[derive(Debug)]
@@ -48,155 +41,51 @@ pub struct Container<'a> {
 /// Every code of [`fgpu_spec::Code`]; nothing is reserved and nothing changed then.
 pub fn prepare(container: &Container<'_>) -> Result<Option<Nonce>, Error> {
     let path = container.bundle.join("config.json");
-    let text = read(&path)?;
-    let mut document = Document::parse(&text)?;
+    let mut document = Document::parse(&bundle::read(&path)?)?;
+    let write = |document: &Document| bundle::replace(&path, &document.to_string());
+    edit(container, &mut document, Duration::MAX, || Ok(()), write)
+}
+
+/// [`prepare`] for a `config.json` that is not in its bundle (yet): `write` puts the edited document where it
+/// belongs. A wait for room takes at most `longest`, and each attempt, with what follows the one that succeeds, is made
+/// under a new `guard`.
+///
+/// # Errors
+/// As [`prepare`].
+pub(crate) fn edit<Guard>(
+    container: &Container<'_>,
+    document: &mut Document,
+    longest: Duration,
+    guard: impl FnMut() -> Result<Guard, Error>,
+    write: impl FnOnce(&Document) -> Result<(), Error>,
+) -> Result<Option<Nonce>, Error> {
     let config = Config::load()?;
-    let Some(request) = request(&config, &document, &document.annotations())? else { return Ok(None) };
+    let Some(request) = grant::request(&config, document)? else { return Ok(None) };
     let store = Store::open(&config.state_dir)?;
-    if let Some(nonce) = document.grant() {
-        let ours = |lease: &Lease| {
-            lease.grant.nonce == nonce && lease.key.id == container.id && lease.bundle == container.bundle
-        };
-        if store.leases()?.iter().any(ours) {
-            return Ok(Some(nonce));
-        }
+    if let Some(nonce) = grant::written(&store, document, container.id, container.bundle)? {
+        return Ok(Some(nonce));
     }
-    let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
-    let tier = tier(&request, &inventory.driver_version)?;
     let claim = Claim {
         key: Key { namespace: container.namespace.into(), id: container.id.into() },
         bundle: container.bundle.into(),
         maker: container.maker,
         pid_file: container.pid_file.clone(),
     };
-    let rules = config.rules();
-    let lease = wait::until_room(&config.state_dir, request.wait, || {
-        store.reserve(&inventory, &rules, &request, tier, &claim)
-    })?;
-    let nonce = lease.grant.nonce;
-    let mut inject = || {
-        let files = store.container_dir(&nonce);
-        if tier != Tier::None {
-            container_files::create(&files, &lease.grant, &inventory)?;
-        }
+    let (granted, _guard) = grant::reserve(&config, &store, &request, &claim, longest, guard)?;
+    let inject = || {
         let layers = match container.rootfs {
             [] => document.root_path().and_then(|root| Layers::of_directory(&container.bundle.join(root))),
             mounts => Layers::of_mounts(mounts),
         };
-        let layout = Layout::read(layers.as_ref());
-        let mut plan = plan::plan(&config, &inventory, &lease.grant, &layout, &files)?;
+        let mut plan = granted.plan(&config, &store, layers.as_ref())?;
         if !container.poststop {
             plan.poststop = None;
         }
         document.apply(&plan)?;
-        replace(&path, &document.to_string())
+        write(document)
     };
     match inject() {
-        Ok(()) => Ok(Some(nonce)),
-        Err(error) => Err(undo(&store, &nonce, error)),
-    }
-}
-
-/// What the container asks for, if anything. A pause container asks for nothing, whatever its pod asks for.
-fn request(
-    config: &Config,
-    document: &Document,
-    annotations: &std::collections::BTreeMap<String, String>,
-) -> Result<Option<Request>, Error> {
-    if fgpu_spec::is_sandbox(annotations) {
-        return Ok(None);
-    }
-    let name = fgpu_spec::container_name(annotations);
-    let asked = Request::parse(annotations, name, &config.defaults())?;
-    if asked.is_some() || !config.accept_env {
-        return Ok(asked);
-    }
-    // Only where no annotation asks: whoever starts the container outranks whoever made its image.
-    Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())
-}
-
-/// The strongest tier that a node with this `driver` version can give the request.
-///
-/// # Errors
-/// `no-mig-placement` or `denied` when the request insists on a tier that it cannot give.
-pub fn tier(request: &Request, driver: &str) -> Result<Tier, Error> {
-    if request.mig.is_some() || request.isolation == Isolation::Mig {
-        return Err(Error::new(
-            Code::NoMigPlacement,
-            format!(
-                "{}: this version of fgpu makes no MIG instances; ask for fgpu/fraction or fgpu/memory",
-                request.text
-            ),
-        ));
-    }
-    match request.isolation {
-        Isolation::Auto | Isolation::Quota => Ok(Tier::Quota),
-        Isolation::None => Ok(Tier::None),
-        Isolation::Driver => Err(Error::new(
-            Code::Denied,
-            format!(
-                "{}: this version of fgpu does not set the driver's own memory limits (and they need driver r615 \
-                 or newer, this node has {driver}); use fgpu/isolation=quota",
-                request.text
-            ),
-        )),
-        Isolation::Mig => unreachable!("refused above"),
-    }
-}
-
-fn undo(store: &Store, nonce: &Nonce, mut error: Error) -> Error {
-    if let Err(second) = store.release(nonce) {
-        error.message.push_str(&format!("; and its lease {nonce} stays until fgpu gc: {}", second));
-    }
-    error
-}
-
-fn read(path: &Path) -> Result<String, Error> {
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| Error::io("open", path, &error))?;
-    file.take(CONFIG_LIMIT + 1).read_to_string(&mut text).map_err(|error| Error::io("read", path, &error))?;
-    if text.len() as u64 > CONFIG_LIMIT {
-        return Err(Error::new(Code::Internal, format!("{} is larger than 16 MiB", path.display())));
-    }
-    Ok(text)
-}
-
-/// Replaces a file at once: a reader sees the old text or the new one. Mode and owner stay.
-fn replace(path: &Path, text: &str) -> Result<(), Error> {
-    let temporary = path.with_extension("json.fgpu");
-    let write = || -> std::io::Result<()> {
-        let old = std::fs::metadata(path)?;
-        match std::fs::remove_file(&temporary) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-        std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
-        std::fs::rename(&temporary, path)
-    };
-    write().map_err(|error| {
-        // The first error is the one to tell; a temporary file that stays is replaced by the next attempt.
-        let _ = std::fs::remove_file(&temporary);
-        Error::io("replace", path, &error)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn replacing_keeps_the_mode_and_survives_a_leftover() {
-        let bundle = tempfile::tempdir().unwrap();
-        let path = bundle.path().join("config.json");
-        std::fs::write(&path, "old").unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        std::fs::write(bundle.path().join("config.json.fgpu"), "half").unwrap();
-        replace(&path, "new").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
-        assert_eq!(std::fs::read_dir(bundle.path()).unwrap().count(), 1);
+        Ok(()) => Ok(Some(granted.lease.grant.nonce)),
+        Err(error) => Err(granted.undo(&store, error)),
     }
 }

@@ -89,6 +89,21 @@ fn a_living_container_of_the_same_name_keeps_its_lease() {
 }
 
 #[test]
+fn releasing_the_dead_of_a_name_spares_its_living_and_every_other_name() {
+    let node = Node::new();
+    let (first, other) = (node.spawn(), node.spawn());
+    let old = reserve(&node.store, 1, 250_000, &claim("a", first)).unwrap();
+    let new = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
+    let dead = reserve(&node.store, 1, 250_000, &claim("ab", other)).unwrap();
+    assert_eq!(node.store.release_dead(&key("a")).unwrap(), []);
+    node.kill(first);
+    node.kill(other);
+    assert_eq!(node.store.release_dead(&key("a")).unwrap(), [old]);
+    assert_eq!(node.store.release_dead(&key("a")).unwrap(), []);
+    assert_eq!(node.store.leases().unwrap(), [new, dead]);
+}
+
+#[test]
 fn a_reserve_that_falls_short_frees_the_dead_first() {
     let node = Node::new();
     let makers: Vec<_> = (0..4).map(|_| node.spawn()).collect();

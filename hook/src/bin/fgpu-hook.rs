@@ -1,42 +1,89 @@
-//! The OCI hook. `fgpu-hook poststop NONCE` releases a grant; the front ends put it into the spec they edit.
+//! The OCI hook.
+//!
+//! ```text
+//! fgpu-hook createRuntime|prestart [--timeout SECONDS]   state on stdin; gives the container its share
+//! fgpu-hook poststop [NONCE]                             state on stdin; gives it back
+//! fgpu-hook precreate [--timeout SECONDS]                spec on stdin, edited spec on stdout (Podman)
+//! ```
+//!
+//! `--timeout` must be shorter than the `timeout` of the hook's definition, at which the runtime kills the hook.
 //!
 //! A poststop hook that fails helps nobody: the runtime has forgotten the container by then and does not try
 //! again. So it always exits 0 and says what failed; the reconciler finds what it could not release.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use fgpu_hook::live;
 use fgpu_spec::Nonce;
 
-fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let code = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["poststop", nonce] => {
-            poststop(nonce);
-            ExitCode::SUCCESS
-        }
-        _ => {
-            eprintln!("usage: fgpu-hook poststop NONCE");
-            ExitCode::from(2)
-        }
-    };
-    drain();
-    code
-}
+const USAGE: &str = "usage: fgpu-hook createRuntime|prestart|precreate [--timeout SECONDS]\n       \
+                     fgpu-hook poststop [NONCE]";
 
-fn poststop(nonce: &str) {
-    match nonce.parse::<Nonce>() {
-        Ok(nonce) => {
-            if let Err(error) = fgpu_hook::release(&nonce) {
-                eprintln!("{error}");
+fn main() -> ExitCode {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let input = std::io::stdin;
+    let result = match words[..] {
+        [stage @ ("createRuntime" | "prestart" | "precreate"), ref options @ ..] => match timeout(options) {
+            Some(timeout) if stage == "precreate" => {
+                live::precreate(input().lock(), std::io::stdout().lock(), timeout)
             }
+            Some(timeout) => live::create(input().lock(), timeout),
+            None => return usage(),
+        },
+        ["poststop"] => return released(live::poststop(input().lock())),
+        ["poststop", nonce] => return poststop(nonce),
+        _ => return usage(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
         }
-        Err(()) => eprintln!("fgpu-hook: {nonce:?} is no grant"),
     }
 }
 
-/// Reads the container's state, which says nothing that the arguments do not: a runtime that writes it must not meet
-/// a closed pipe, or it is killed by SIGPIPE (crun 1.21). Whether all of it could be read changes nothing.
+fn timeout(options: &[&str]) -> Option<Duration> {
+    match options {
+        [] => Some(live::DEFAULT_TIMEOUT),
+        ["--timeout", seconds] => {
+            seconds.parse().ok().filter(|seconds| (1..=86400).contains(seconds)).map(Duration::from_secs)
+        }
+        _ => None,
+    }
+}
+
+fn usage() -> ExitCode {
+    drain();
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}
+
+fn released(result: Result<(), fgpu_spec::Error>) -> ExitCode {
+    if let Err(error) = result {
+        eprintln!("{error}");
+    }
+    ExitCode::SUCCESS
+}
+
+fn poststop(nonce: &str) -> ExitCode {
+    let result = live::enter_poststop();
+    drain();
+    match nonce.parse::<Nonce>() {
+        Ok(nonce) => released(result.and_then(|()| fgpu_hook::release(&nonce))),
+        Err(()) => {
+            eprintln!("fgpu-hook: {nonce:?} is no grant");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Reads what is on standard input where it says nothing that the arguments do not: a runtime that writes it must not
+/// meet a closed pipe, or it is killed by SIGPIPE (crun 1.21). Whether all of it could be read changes nothing.
 fn drain() {
     let mut state = std::io::stdin().lock();
     if !state.is_terminal() {

@@ -180,3 +180,6 @@ fn unblinded(program: &[Instruction], used: u16) -> Option<Vec<Instruction>> {
     });
     Some(renamed.collect())
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -215,3 +215,6 @@ fn covered(rules: &Rules, node: &Node) -> bool {
     let path = by_number(node);
     rules.iter().any(|(rule, access)| *rule == path && access.contains('r') && access.contains('w'))
 }
+
+#[cfg(test)]
+mod tests;

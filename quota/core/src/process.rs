@@ -57,7 +57,21 @@ pub struct Process {
     devices: [AtomicU8; DEVICES],
     /// What was allocated and not yet freed.
     pub allocations: Allocations,
+    /// How many meters of the driver's own there are to read ([`Kind::Pool`](crate::allocations::Kind::Pool),
+    /// `Graphs`): who has none pays for none.
+    pub meters: AtomicU32,
+    /// How many executable graphs allocate memory.
+    pub executables: AtomicU32,
+    /// How often memory that graphs do not use at the moment was given back to the driver.
+    pub trims: AtomicU64,
+    seen: AtomicPtr<Seen>,
 }
+
+/// Cells of [`Seen`].
+const SEEN: usize = 4096;
+
+/// What was seen before: by the lowest bits of its hash, the last one.
+type Seen = [AtomicU64; SEEN];
 
 /// What a GPU's memory looks like from inside the container, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +148,60 @@ impl Process {
         let (least, most) = size::of(bytes);
         let limit = self.limits().memory(gpu);
         self.ledger().reserve(self.owner(), gpu, least, most, limit, &self.system())
+    }
+
+    /// Reserves as much as `most` and at least `least`, which are not rounded; gives what was reserved.
+    pub fn reserve_between(&self, gpu: usize, least: u64, most: u64) -> Option<u64> {
+        let limit = self.limits().memory(gpu);
+        self.ledger().reserve(self.owner(), gpu, least, most, limit, &self.system())
+    }
+
+    /// Counts what the driver has taken already, above the limit if need be: the ledger tells the truth, and
+    /// the next allocation is refused.
+    pub fn force(&self, gpu: usize, bytes: u64) {
+        self.ledger().reserve(self.owner(), gpu, bytes, bytes, UNLIMITED, &self.system());
+    }
+
+    /// What the ledger says of GPU number `gpu` of the grant now, the dead included.
+    pub fn total(&self, gpu: usize) -> u64 {
+        self.ledger().total(gpu)
+    }
+
+    /// Notes that `what`, which is not 0, was seen; gives whether it was before. May forget, never invents.
+    #[inline]
+    pub fn see(&self, what: u64) -> bool {
+        // SAFETY: a published page stays mapped for good.
+        let Some(seen) = (unsafe { self.seen.load(Ordering::Acquire).as_ref() }) else {
+            self.make_seen();
+            return false;
+        };
+        let hash = what.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 52;
+        let Some(cell) = seen.get(hash as usize) else { return false };
+        cell.load(Ordering::Relaxed) == what || {
+            cell.store(what, Ordering::Relaxed);
+            false
+        }
+    }
+
+    /// Forgets all that was seen.
+    pub fn forget_seen(&self) {
+        // SAFETY: a published page stays mapped for good.
+        if let Some(seen) = unsafe { self.seen.load(Ordering::Acquire).as_ref() } {
+            seen.iter().for_each(|cell| cell.store(0, Ordering::Relaxed));
+        }
+    }
+
+    #[cold]
+    fn make_seen(&self) {
+        let Ok(at) = sys::map_zeros(size_of::<Seen>()) else { return };
+        // In a forked child the pointer to it is wiped; if the kernel refuses, a copy is left there unused.
+        let _ = sys::at_fork(at, size_of::<Seen>(), InChild::Absent);
+        let mine = at.cast().as_ptr();
+        let null = core::ptr::null_mut();
+        if self.seen.compare_exchange(null, mine, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: nobody has seen ours.
+            unsafe { sys::unmap(at, size_of::<Seen>()) };
+        }
     }
 
     /// Gives back what [`reserve`](Self::reserve) gave.

@@ -16,6 +16,8 @@ pub enum Kind {
     Hold,
     /// Tells how much there is, or what there is.
     Report,
+    /// Lets the GPU work. Code may be loaded for it, or a graph given its memory.
+    Launch,
     /// Gives out functions.
     Resolve,
     /// Not wrapped: called by us.
@@ -144,7 +146,7 @@ macro_rules! symbols {
             /// # Safety
             /// As the real one's.
             #[unsafe(no_mangle)]
-            #[allow(non_snake_case)]
+            #[allow(non_snake_case, clippy::too_many_arguments)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 // SAFETY: the caller's promise is handed on.
                 unsafe { $body($($argument),*) }
@@ -152,7 +154,7 @@ macro_rules! symbols {
         )*
 
         /// The real functions. Each is safe to call as far as the real library's is.
-        #[allow(non_snake_case, dead_code)]
+        #[allow(non_snake_case, dead_code, clippy::too_many_arguments)]
         pub(crate) mod real {
             #[allow(unused_imports)]
             use super::*;

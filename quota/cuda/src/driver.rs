@@ -1,6 +1,6 @@
 //! Types and numbers of the CUDA driver API (cuda.h).
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
 /// `CUresult`.
 pub(crate) type Result = c_int;
@@ -34,9 +34,13 @@ pub(crate) const LAST_SPECIAL_STREAM: usize = 2;
 pub(crate) const FOUND: c_int = 0;
 pub(crate) const SYMBOL_NOT_FOUND: c_int = 1;
 
+/// Any handle that we only hand on and remember: module, library, kernel, function, graph, array.
+pub(crate) type Object = *mut c_void;
+
 /// `CUmemAllocationProp`.
 #[repr(C)]
 pub(crate) struct AllocationProperties {
+    /// [`PINNED`] or [`MANAGED`].
     pub(crate) kind: c_int,
     pub(crate) handle_types: c_int,
     pub(crate) location: Location,
@@ -52,5 +56,110 @@ pub(crate) struct Location {
     pub(crate) id: c_int,
 }
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`; the others are the host's memory.
-pub(crate) const ON_DEVICE: c_int = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const ON_DEVICE: c_int = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`: a part of a device, whose ordinal is the lowest byte.
+const IN_DOMAIN: c_int = 6;
+/// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
+pub(crate) const MANAGED: c_int = 2;
+
+impl Location {
+    /// The device, if this is a device's memory. All other kinds are the host's.
+    pub(crate) fn device(self) -> Option<Device> {
+        match self.kind {
+            ON_DEVICE => Some(self.id),
+            IN_DOMAIN => Some(self.id & 0xff),
+            _ => None,
+        }
+    }
+}
+
+/// `CUmemPoolProps`, the beginning.
+#[repr(C)]
+pub(crate) struct PoolProperties {
+    /// `CU_MEM_ALLOCATION_TYPE_PINNED` or [`MANAGED`].
+    pub(crate) kind: c_int,
+    handle_types: c_int,
+    pub(crate) location: Location,
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+#[repr(C)]
+pub(crate) struct AllocNode {
+    pub(crate) pool: PoolProperties,
+    /// The rest of `CUmemPoolProps`, and which devices may reach the memory.
+    rest: [u64; 11],
+    pub(crate) bytes: usize,
+    pointer: Pointer,
+}
+
+/// `CUgraphNodeParams`, of an allocation.
+#[repr(C)]
+pub(crate) struct NodeParameters {
+    pub(crate) kind: c_int,
+    reserved: [c_int; 3],
+    pub(crate) alloc: AllocNode,
+}
+
+/// `CU_GRAPH_NODE_TYPE_GRAPH` and `CU_GRAPH_NODE_TYPE_MEM_ALLOC`.
+pub(crate) const CHILD_GRAPH: c_int = 4;
+pub(crate) const ALLOC_NODE: c_int = 10;
+
+/// `CUDA_ARRAY_DESCRIPTOR`, of pointer-wide or (before CUDA 3.2) 32-bit sizes.
+#[repr(C)]
+pub(crate) struct ArrayDescriptor<T> {
+    pub(crate) width: T,
+    pub(crate) height: T,
+    pub(crate) format: c_uint,
+    pub(crate) channels: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`, likewise.
+#[repr(C)]
+pub(crate) struct Array3dDescriptor<T> {
+    pub(crate) width: T,
+    pub(crate) height: T,
+    pub(crate) depth: T,
+    pub(crate) format: c_uint,
+    pub(crate) channels: c_uint,
+    pub(crate) flags: c_uint,
+}
+
+/// `CUarrayMapInfo`.
+#[repr(C)]
+pub(crate) struct ArrayMapping {
+    resource_kind: c_uint,
+    pub(crate) resource: u64,
+    place: [u64; 5],
+    /// [`MAP`], or `CU_MEM_OPERATION_TYPE_UNMAP`.
+    pub(crate) operation: c_uint,
+    handle_kind: c_uint,
+    pub(crate) handle: Handle,
+    rest: [u64; 3],
+}
+
+/// `CU_MEM_OPERATION_TYPE_MAP`.
+pub(crate) const MAP: c_uint = 1;
+
+const _: () = assert!(size_of::<AllocNode>() == 120 && core::mem::offset_of!(AllocNode, bytes) == 104);
+const _: () = assert!(core::mem::offset_of!(NodeParameters, alloc) == 16);
+const _: () =
+    assert!(size_of::<ArrayMapping>() == 96 && core::mem::offset_of!(ArrayMapping, operation) == 56);
+const _: () = assert!(size_of::<AllocationProperties>() == 32);
+const _: () =
+    assert!(size_of::<ArrayDescriptor<usize>>() == 24 && size_of::<Array3dDescriptor<usize>>() == 40);
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and `…_MAX_THREADS_PER_MULTIPROCESSOR`.
+pub(crate) const MULTIPROCESSORS: c_int = 16;
+pub(crate) const THREADS_PER_MULTIPROCESSOR: c_int = 39;
+/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
+pub(crate) const LOCAL_BYTES: c_int = 3;
+/// `CU_LIMIT_STACK_SIZE`, `CU_LIMIT_PRINTF_FIFO_SIZE`, `CU_LIMIT_MALLOC_HEAP_SIZE`.
+pub(crate) const STACK: c_int = 0;
+pub(crate) const PRINTF: c_int = 1;
+pub(crate) const HEAP: c_int = 2;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+pub(crate) const POOL_RESERVED: c_int = 5;
+/// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT` and `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
+pub(crate) const GRAPHS_USED: c_int = 0;
+pub(crate) const GRAPHS_RESERVED: c_int = 2;

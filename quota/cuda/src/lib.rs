@@ -4,23 +4,64 @@
 //! absolute path, so the loader brings both, and every name that we do not define is the real one's. What we
 //! do define is in one table, [`wrapped`]; each line there leads to the module that does it:
 //!
-//! - [`memory`]: allocations, and their frees by pointer;
-//! - [`vmm`]: the virtual memory management, whose memory lives as long as a handle or a mapping does;
+//! - [`memory`]: allocations by pointer, and their frees;
+//! - [`pool`]: stream-ordered allocations and memory pools, by the driver's own [`meter`];
+//! - [`graph`]: graphs that allocate, likewise;
+//! - [`vmm`]: memory of handles, which lives as long as a handle, a mapping or a [binding](bind) does;
+//! - [`array`]: arrays and mipmapped arrays;
+//! - [`context`]: what contexts take, and all that ends with one;
+//! - [`code`]: modules, libraries and code that is loaded late, by [measuring](measure);
 //! - [`report`]: how much memory there is;
 //! - [`resolve`]: `cuGetProcAddress`, through which cudart gets nearly everything;
-//! - [`place`]: which GPU of the grant a call is about.
+//! - [`place`]: which GPU of the grant a call is about; [`reserve`]: the steps that all allocations take.
 //!
-//! An allocation goes: reserve in the ledger, call the driver, book the pointer or give back. A refusal is
-//! `CUDA_ERROR_OUT_OF_MEMORY` from that call, and everything goes on.
+//! An allocation goes: reserve in the ledger, call the driver, book what it gave or give back. A refusal is
+//! `CUDA_ERROR_OUT_OF_MEMORY` from that call, and everything goes on. No lock is held across a driver call.
+//!
+//! # What is counted
+//!
+//! Every call that takes device memory, in each of its versions and for legacy and per-thread default streams:
+//!
+//! | what | counts | until |
+//! |---|---|---|
+//! | `cuMemAlloc`, pitched, managed (in full) | what was asked for, in the driver's pieces ([`size`]) | it is freed, or its context ends |
+//! | `cuMemCreate` | likewise | neither a handle nor a mapping nor a binding is left |
+//! | stream-ordered | what the pool holds, by the driver's word | the pool gives it back |
+//! | graphs | what the driver holds for them, by its word; refused when a graph is made or first launched | it is trimmed |
+//! | arrays | computed from their format and dimensions | destroyed, or the context ends |
+//! | contexts | what the grant says, else their stacks; larger limits as they are set | destroyed |
+//! | modules, libraries, late code | the difference that loading makes | unloaded, or the context ends |
+//! | from another process | nothing: who allocated it counts it | |
+//!
+//! # What is not
+//!
+//! - Memory of a creator that has let go of it while another process holds it (`cuMemExportToShareableHandle`):
+//!   nobody counts it until the other lets go too.
+//! - Memory of Vulkan, OpenGL or the video engines, imported or not: other libraries allocate it.
+//! - What a driver keeps for itself beyond what it reports: small allocations of a context share pieces of 2 MiB.
+//! - What a driver gave back of its own accord in *another* process's pool counts there until that process
+//!   synchronises, allocates or frees.
+//! - A launch is not refused for code that it turns out to load; the next allocation is.
 //!
 //! The SM share (`cores`) is in the limits but not enforced yet.
+//!
+//! [`size`]: fgpu_quota_core::size
 
 #![no_std]
 
+mod array;
+mod bind;
+mod code;
+mod context;
 mod driver;
+mod graph;
+mod measure;
 mod memory;
+mod meter;
 mod place;
+mod pool;
 mod report;
+mod reserve;
 mod resolve;
 mod vmm;
 mod wrapped;

@@ -6,16 +6,31 @@ use fgpu_quota_core::message::Refusal;
 use fgpu_quota_core::process::Process;
 use fgpu_wire::limits::Page;
 
-use crate::driver::{Device, LAST_SPECIAL_STREAM, OUT_OF_MEMORY, Result, SUCCESS, Stream};
+use crate::driver::{Context, Device, LAST_SPECIAL_STREAM, OUT_OF_MEMORY, Result, SUCCESS, Stream};
 use crate::wrapped::real;
 
 /// The grant's number of the current context's device. The error is the driver's own: without a context the
 /// call that asks would fail with the same.
 pub(crate) fn of_context(process: &Process) -> core::result::Result<usize, Result> {
+    of_device(process, device()?)
+}
+
+/// The context that is current, as what an allocation ends with; 0 for none.
+pub(crate) fn current() -> u64 {
+    let mut context = null_mut();
+    // SAFETY: the driver writes the context.
+    match unsafe { real::cuCtxGetCurrent(&raw mut context) } {
+        SUCCESS => context as u64,
+        _ => 0,
+    }
+}
+
+/// The device of the current context.
+pub(crate) fn device() -> core::result::Result<Device, Result> {
     let mut device = 0;
     // SAFETY: the driver writes the device.
     match unsafe { real::cuCtxGetDevice(&raw mut device) } {
-        SUCCESS => of_device(process, device),
+        SUCCESS => Ok(device),
         error => Err(error),
     }
 }
@@ -43,11 +58,10 @@ pub(crate) fn in_grant(limits: &Page, device: Device) -> core::result::Result<us
     }
 }
 
-/// The grant's number of a stream's device, which is where stream-ordered memory comes from, whatever the
-/// current context.
-pub(crate) fn of_stream(process: &Process, stream: Stream) -> core::result::Result<usize, Result> {
+/// The device of a stream, which is where stream-ordered memory comes from, whatever the current context.
+pub(crate) fn device_of_stream(stream: Stream) -> core::result::Result<Device, Result> {
     if stream as usize <= LAST_SPECIAL_STREAM {
-        return of_context(process);
+        return device();
     }
     let (mut context, mut current) = (null_mut(), null_mut());
     // SAFETY: the stream is the application's argument for the driver; the driver writes the contexts.
@@ -55,12 +69,17 @@ pub(crate) fn of_stream(process: &Process, stream: Stream) -> core::result::Resu
         real::cuStreamGetCtx(stream, &raw mut context) == SUCCESS
             && real::cuCtxGetCurrent(&raw mut current) == SUCCESS
     };
-    // SAFETY: the context is the stream's, as the driver gave it; it is taken off again below.
-    if !known || context == current || unsafe { real::cuCtxPushCurrent_v2(context) } != SUCCESS {
-        return of_context(process);
+    if !known || context == current { device() } else { in_context(context, device) }
+}
+
+/// What `ask` answers with a context current; as it stands where that cannot be made so.
+pub(crate) fn in_context<T>(mut context: Context, ask: impl FnOnce() -> T) -> T {
+    // SAFETY: the context is one that the driver gave; it is taken off again below.
+    let pushed = unsafe { real::cuCtxPushCurrent_v2(context) } == SUCCESS;
+    let answer = ask();
+    if pushed {
+        // SAFETY: takes off what was pushed.
+        unsafe { real::cuCtxPopCurrent_v2(&raw mut context) };
     }
-    let gpu = of_context(process);
-    // SAFETY: takes off what was pushed.
-    unsafe { real::cuCtxPopCurrent_v2(&raw mut context) };
-    gpu
+    answer
 }

@@ -6,8 +6,8 @@ use fgpu_quota_core::files;
 use fgpu_quota_core::process::Process;
 
 use crate::driver::{Device, NOT_INITIALIZED, Result, SUCCESS};
-use crate::place;
 use crate::wrapped::real;
+use crate::{meter, place};
 
 /// Free and total memory as the container should see them, from what the driver says: total is the limit,
 /// free is what is left of it, but neither is ever more than the driver says.
@@ -16,7 +16,9 @@ fn limited(free: u64, total: u64) -> core::result::Result<(u64, u64), Result> {
         refusal.say();
         NOT_INITIALIZED
     })?;
-    let memory = process.memory(place::of_context(process)?);
+    let gpu = place::of_context(process)?;
+    meter::settle_all(process);
+    let memory = process.memory(gpu);
     Ok(match memory.free() {
         Some(left) => (left.min(free), memory.limit.min(total)),
         None => (free, total),

@@ -9,21 +9,22 @@
 //!                                                              ◀──link── Mapping at q
 //! ```
 //!
-//! What we have no entry for (an imported handle, say) passes through: who created it counts it.
+//! What we have no entry for (an imported handle, say) passes through: who created it counts it, as long as it
+//! lives and has the handle or a mapping. What it gave to another process and let go of itself is counted nowhere.
 
 use core::ffi::c_ulonglong;
 
 use fgpu_quota_core::allocations::{Entry, Kind, Table};
 use fgpu_quota_core::process::Process;
 
-use crate::driver::{Address, AllocationProperties, Handle, ON_DEVICE, Pointer, Result, SUCCESS};
-use crate::memory::Reserved;
+use crate::driver::{Address, AllocationProperties, Handle, MANAGED, Pointer, Result, SUCCESS};
 use crate::place;
+use crate::reserve::Reserved;
 use crate::wrapped::real;
 
-/// In a block's `link`: the handle's references in the low half, mappings in the high one.
+/// In a block's `link`: the handle's references in the low half, mappings and [bindings](crate::bind) in the high one.
 const REFERENCE: u64 = 1;
-const MAPPING: u64 = 1 << 32;
+pub(crate) const MAPPING: u64 = 1 << 32;
 
 /// # Safety
 /// As `cuMemCreate`.
@@ -36,12 +37,17 @@ pub(crate) unsafe fn create(
     // SAFETY: the caller's promise.
     let call = || unsafe { real::cuMemCreate(handle, bytes, properties, flags) };
     // SAFETY: null, or the application's structure, whose location is where it has always been.
-    let location = unsafe { properties.as_ref() }.map(|properties| properties.location);
-    let Some(location) = location.filter(|location| location.kind == ON_DEVICE) else { return call() };
-    if bytes == 0 || handle.is_null() {
+    let properties = unsafe { properties.as_ref() };
+    let device = properties.and_then(|properties| properties.location.device());
+    let is_managed = properties.is_some_and(|properties| properties.kind == MANAGED);
+    if bytes == 0 || handle.is_null() || (device.is_none() && !is_managed) {
         return call();
     }
-    let reserved = match Reserved::new(bytes as u64, |process| place::of_device(process, location.id)) {
+    let place = |process: &Process| match device {
+        Some(device) => place::of_device(process, device),
+        None => place::of_context(process),
+    };
+    let reserved = match Reserved::new(bytes as u64, place) {
         Ok(reserved) => reserved,
         Err(error) => return error,
     };
@@ -52,11 +58,13 @@ pub(crate) unsafe fn create(
     }
     // SAFETY: written by the driver, which succeeded.
     let handle = unsafe { *handle };
-    let mut table = reserved.process().allocations.lock();
+    let mut table = reserved.process.allocations.lock();
     let block = table.new_block();
     let gpu = reserved.gpu as u32;
     // If there is no memory for the entries, the allocation counts until the process ends.
-    if table.insert(Entry { key: block, kind: Kind::Block, gpu, bytes: reserved.bytes, link: REFERENCE }) {
+    let entry =
+        Entry { key: block, kind: Kind::Block, gpu, bytes: reserved.bytes, link: REFERENCE, owner: 0 };
+    if table.insert(entry) {
         point(&mut table, handle, block);
     }
     result
@@ -86,12 +94,21 @@ pub(crate) unsafe fn release(handle: Handle) -> Result {
         } else {
             point(&mut process.allocations.lock(), handle, block);
         }
+    } else if result == SUCCESS {
+        // A multicast object, perhaps; one that another reference keeps alive is asked about no more.
+        crate::bind::end(handle);
     }
     result
 }
 
+/// The block that is mapped at an address, anywhere in the mapping.
+pub(crate) fn block_at(table: &Table, address: Pointer) -> Option<u64> {
+    let around = |entry: &Entry| address.wrapping_sub(entry.key) < entry.bytes;
+    table.find(Kind::Mapping, around).map(|entry| entry.link)
+}
+
 /// Takes one reference or mapping off a block, and gives its memory back if it was the last.
-fn drop_from(process: &Process, block: u64, what: u64) {
+pub(crate) fn drop_from(process: &Process, block: u64, what: u64) {
     let mut table = process.allocations.lock();
     let Some(entry) = table.get_mut(Kind::Block, block) else { return };
     entry.link = entry.link.wrapping_sub(what);
@@ -106,7 +123,7 @@ fn drop_from(process: &Process, block: u64, what: u64) {
 /// Notes that `handle` leads to `block`. If there is no memory for the entry, a reference is never seen to
 /// end, and the block counts until the process ends.
 fn point(table: &mut Table, handle: Handle, block: u64) {
-    table.insert(Entry { key: handle, kind: Kind::Handle, gpu: 0, bytes: 0, link: block });
+    table.insert(Entry { key: handle, kind: Kind::Handle, link: block, ..Entry::default() });
 }
 
 /// # Safety
@@ -122,10 +139,9 @@ pub(crate) unsafe fn retain(handle: *mut Handle, address: Address) -> Result {
         let address = address as u64;
         let mut table = process.allocations.lock();
         // The address may be anywhere in a mapping, and its handle may have been released long ago.
-        let around = |entry: &Entry| address.wrapping_sub(entry.key) < entry.bytes;
         let block = match table.get_mut(Kind::Handle, handle) {
             Some(entry) => Some(entry.link),
-            None => table.find(Kind::Mapping, around).map(|entry| entry.link),
+            None => block_at(&table, address),
         };
         if let Some(block) = block
             && let Some(entry) = table.get_mut(Kind::Block, block)
@@ -158,7 +174,8 @@ pub(crate) unsafe fn map(
         {
             entry.link = entry.link.wrapping_add(MAPPING);
             let gpu = entry.gpu;
-            table.insert(Entry { key: pointer, kind: Kind::Mapping, gpu, bytes: bytes as u64, link: block });
+            let bytes = bytes as u64;
+            table.insert(Entry { key: pointer, kind: Kind::Mapping, gpu, bytes, link: block, owner: 0 });
         }
     }
     result

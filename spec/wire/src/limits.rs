@@ -17,7 +17,8 @@
 //!        24  cores     4  share of SM time, ppm
 //!        28  compute   4  how `cores` is meant: 0 off, 1 cap, 2 share
 //!        32  minor     4  of /dev/nvidia<minor>
-//!        36  reserved 12
+//!        36  reserved  4
+//!        40  context   8  bytes that a CUDA context takes on this GPU; 0: nobody has measured it
 //! 3136  reserved to the end of the page
 //! ```
 //!
@@ -43,6 +44,7 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"fgpulim1");
 const VERSION: u32 = 1;
 const ENTRIES: usize = 64;
 const ENTRY: usize = 48;
+const CONTEXT_AT: usize = 40;
 
 /// What a container may use of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +82,15 @@ pub fn encode(nonce: &[u8; 16], gpus: &[GpuLimit]) -> [u8; SIZE] {
     page
 }
 
+/// Writes into a page of [`encode`]'s how many bytes a CUDA context takes on GPU number `gpu`, which differs
+/// from model to model and from driver to driver. 0, as [`encode`] leaves it: not known.
+pub fn put_context(page: &mut [u8; SIZE], gpu: usize, bytes: u64) {
+    if gpu < MAX_GPUS {
+        let at = ENTRIES + gpu * ENTRY + CONTEXT_AT;
+        page[at..at + 8].copy_from_slice(&bytes.to_ne_bytes());
+    }
+}
+
 /// The file as mapped memory.
 #[repr(C)]
 pub struct Page {
@@ -101,9 +112,11 @@ struct Entry {
     cores_ppm: AtomicU32,
     compute: AtomicU32,
     minor: AtomicU32,
-    reserved: [AtomicU32; 3],
+    reserved: AtomicU32,
+    context: AtomicU64,
 }
 
+const _: () = assert!(core::mem::offset_of!(Entry, context) == CONTEXT_AT);
 const _: () = assert!(size_of::<Page>() == SIZE && size_of::<Entry>() == ENTRY);
 const _: () = assert!(core::mem::offset_of!(Page, entries) == ENTRIES);
 
@@ -127,6 +140,11 @@ impl Page {
     /// on its own: a resize shows at the next call, and a host that died in the middle of one hangs nobody.
     pub fn memory(&self, gpu: usize) -> u64 {
         self.entries.get(gpu).map_or(0, |entry| entry.memory.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that a CUDA context takes on GPU number `gpu`; 0 where that is not known.
+    pub fn context(&self, gpu: usize) -> u64 {
+        self.entries.get(gpu).map_or(0, |entry| entry.context.load(Ordering::Relaxed))
     }
 
     /// UUID of GPU number `gpu`; a resize never changes it.
@@ -202,7 +220,8 @@ mod tests {
                     cores_ppm: short(at + 24),
                     compute: short(at + 28),
                     minor: short(at + 32),
-                    reserved: [short(at + 36), short(at + 40), short(at + 44)],
+                    reserved: short(at + 36),
+                    context: long(at + 40),
                 }
             }),
             tail: core::array::from_fn(|index| long(3136 + index * 8)),
@@ -228,6 +247,16 @@ mod tests {
         assert_eq!((page.read(0), page.read(1), page.read(2)), (Some(gpus[0]), Some(gpus[1]), None));
         assert_eq!((page.memory(0), page.memory(2), page.memory(1000)), (3 << 30, 0, 0));
         assert_eq!((page.find(&[1; 16]), page.find(&[0; 16])), (Some(1), None));
+    }
+
+    #[test]
+    fn a_context_is_as_large_as_was_said() {
+        let mut bytes = encode(&[7; 16], &[limit(3), limit(1)]);
+        put_context(&mut bytes, 1, 300 << 20);
+        put_context(&mut bytes, 64, 1);
+        let page = page(&bytes);
+        assert_eq!((page.context(0), page.context(1), page.context(64)), (0, 300 << 20, 0));
+        assert_eq!((page.read(0), page.read(1)), (Some(limit(3)), Some(limit(1))));
     }
 
     #[test]

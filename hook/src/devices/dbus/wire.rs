@@ -293,3 +293,6 @@ impl Reader<'_> {
         }
     }
 }
+
+#[cfg(test)]
+pub(in super::super) mod canned;

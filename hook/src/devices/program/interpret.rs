@@ -29,7 +29,7 @@ pub(in super::super) fn allows(program: &[Instruction], nodes: &[Node]) -> Optio
 }
 
 /// Register 0 when the program exits.
-fn run(program: &[Instruction], context: [u32; 3]) -> Option<u64> {
+pub(super) fn run(program: &[Instruction], context: [u32; 3]) -> Option<u64> {
     let mut registers: [Option<Value>; 12] = [None; 12];
     registers[1] = Some(Value::Context(0));
     let mut at = 0usize;

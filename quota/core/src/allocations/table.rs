@@ -19,6 +19,11 @@ pub enum Kind {
     Empty = 0,
     /// Key: a device pointer.
     Pointer,
+    /// Key: a device pointer into a memory pool; `bytes`: its size, which counts with the pool and not by
+    /// itself. `link`: the pool.
+    InPool,
+    /// Key: an array or a mipmapped array.
+    Array,
     /// Key: a handle of the virtual memory management. `link`: the key of its block.
     Handle,
     /// Key: the address at which a handle is mapped; `bytes`: how much of the address space. `link`: the key
@@ -26,6 +31,20 @@ pub enum Kind {
     Mapping,
     /// Key: a number of our own, for the memory behind a handle. `link`: how many references it has.
     Block,
+    /// Key: a place in a multicast object or a sparse array; `owner`: that. `link`: the key of the block that
+    /// is bound there.
+    Binding,
+    /// Key: a context. `link`: how it came to be, in the cuda library's own terms.
+    Context,
+    /// Key: a module, a library, or the context into which code was loaded late.
+    Code,
+    /// Key: a memory pool, as the driver's own meter. `link`: how often it was read.
+    Pool,
+    /// Key: a CUDA ordinal, for what the driver keeps for graphs there. `link`: how often it was read.
+    Graphs,
+    /// Key: an executable graph and an ordinal; `bytes`: what its allocations there need, which counts with
+    /// the device's graphs and not by itself. `link`: when it was last seen to have it.
+    Executable,
 }
 
 /// One entry.
@@ -42,6 +61,8 @@ pub struct Entry {
     pub bytes: u64,
     /// As its kind says.
     pub link: u64,
+    /// With what it ends: the context, if it is not freed before; 0 if it belongs to none.
+    pub owner: u64,
 }
 
 /// The table. All zeros is an empty one.
@@ -167,6 +188,29 @@ impl Table {
         keys.filter(|key| range.contains(key)).min()
     }
 
+    /// Takes out every entry that `fits`.
+    pub fn drain(&mut self, fits: impl Fn(&Entry) -> bool, mut each: impl FnMut(Entry)) {
+        let mut at = 0;
+        while let Some(&entry) = self.cells().get(at) {
+            // What is taken out may be replaced by one from behind it, which has not been looked at unless it
+            // came from the very beginning.
+            match (entry.kind != Kind::Empty && fits(&entry)).then(|| self.remove(entry.kind, entry.key)) {
+                Some(Some(entry)) => each(entry),
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// Lets `each` change entries, but for their kind and key.
+    pub fn change(&mut self, mut each: impl FnMut(&mut Entry)) {
+        self.cells_mut().iter_mut().filter(|entry| entry.kind != Kind::Empty).for_each(&mut each);
+    }
+
+    /// Calls `each` for every entry of a kind.
+    pub fn for_each(&self, kind: Kind, each: impl FnMut(&Entry)) {
+        self.cells().iter().filter(|entry| entry.kind == kind).for_each(each);
+    }
+
     /// A key for a new block.
     pub fn new_block(&mut self) -> u64 {
         self.next_block += 1;
@@ -200,7 +244,7 @@ mod tests {
     use super::{Entry, Kind, Table};
 
     fn entry(kind: Kind, key: u64, bytes: u64) -> Entry {
-        Entry { key, kind, gpu: 1, bytes, link: 0 }
+        Entry { key, kind, gpu: 1, bytes, link: 0, owner: bytes % 3 }
     }
 
     #[test]
@@ -230,6 +274,31 @@ mod tests {
         }
         assert_eq!(table.lowest_key(Kind::Mapping, 6..40), Some(20));
         assert_eq!(table.lowest_key(Kind::Mapping, 6..20), None);
+    }
+
+    #[test]
+    fn draining_takes_all_that_fit_and_leaves_the_rest() {
+        let mut table = Table::default();
+        for key in 0..3000 {
+            assert!(table.insert(entry(Kind::Pointer, key * 512, key)));
+        }
+        table.change(|entry| entry.link = entry.owner);
+        let (mut count, mut bytes) = (0, 0);
+        table.drain(
+            |entry| entry.link == 1,
+            |entry| {
+                count += 1;
+                bytes += entry.bytes;
+            },
+        );
+        assert_eq!((count, bytes), (1000, (0..1000).map(|third| third * 3 + 1).sum()));
+        for key in 0..3000 {
+            let found = table.remove(Kind::Pointer, key * 512).map(|entry| entry.bytes);
+            assert_eq!(found, (key % 3 != 1).then_some(key));
+        }
+        let mut left = 0;
+        table.for_each(Kind::Pointer, |_| left += 1);
+        assert_eq!((left, table.length), (0, 0));
     }
 
     #[test]

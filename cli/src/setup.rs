@@ -1,0 +1,129 @@
+//! `fgpu setup`: wires fgpu into a container engine, and out of it again.
+//!
+//! Each engine's part looks at the files there are and says what they shall be: a [`Plan`]. It is shown as a diff and then
+//! carried out, or not. A plan that changes nothing is how a second run ends.
+
+mod containerd;
+mod crio;
+mod diff;
+mod docker;
+mod file;
+mod hooks;
+mod json;
+mod podman;
+mod toml;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use fgpu_spec::Error;
+
+use crate::output::Output;
+use file::{Change, System};
+
+/// What `fgpu setup` is told.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The container engine
+    engine: Name,
+
+    /// Show what would be changed, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Take out again what was put in, and nothing else
+    #[arg(long)]
+    undo: bool,
+
+    /// Go through fgpu-runtime. Docker and containerd then use it instead of the shim; Podman and CRI-O get a runtime
+    /// named fgpu beside the hook
+    #[arg(long, conflicts_with = "undo")]
+    runtime: bool,
+
+    /// The node's root directory, to set up an image of a node; its programs are expected in /usr/bin
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Name {
+    /// A runtime `fgpu` in /etc/docker/daemon.json
+    Docker,
+    /// A runtime `fgpu` for Kubernetes in /etc/containerd/config.toml
+    Containerd,
+    /// The hook for containers with an annotation
+    Podman,
+    /// The hook for pods with an annotation
+    Crio,
+}
+
+/// What is asked of an engine's part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Do { runtime: bool },
+    Undo,
+}
+
+/// What an engine's part answers.
+struct Plan {
+    /// In the order in which they are made.
+    changes: Vec<Change>,
+    warnings: Vec<String>,
+    /// What the administrator does next.
+    next: Vec<String>,
+}
+
+/// Shows the changes, and makes them unless it is a dry run.
+///
+/// # Errors
+/// `internal` if a file cannot be read or understood, and then nothing was changed; or if one cannot be written. What
+/// was written before that is named, and a further run goes on from there.
+pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
+    let system = System::new(arguments.root.as_deref())?;
+    let wish = if arguments.undo { Wish::Undo } else { Wish::Do { runtime: arguments.runtime } };
+    let plan = match arguments.engine {
+        Name::Docker => docker::plan(&system, wish)?,
+        Name::Containerd => containerd::plan(&system, wish)?,
+        Name::Podman => hooks::plan(&system, &podman::ENGINE, wish)?,
+        Name::Crio => hooks::plan(&system, &crio::ENGINE, wish)?,
+    };
+    let changes: Vec<_> = plan.changes.iter().filter(|change| !change.is_empty()).collect();
+    let mut output = Output { warnings: plan.warnings, ..Output::default() };
+    if changes.is_empty() {
+        output.text = match wish {
+            Wish::Undo => "Nothing of ours is there; nothing was changed.\n".into(),
+            Wish::Do { .. } => "It is set up already; nothing was changed.\n".into(),
+        };
+        return Ok(output);
+    }
+    output.text = changes.iter().map(|change| change.diff(&system)).collect();
+    output.text.push('\n');
+    if arguments.dry_run {
+        output.text += "Nothing was changed (--dry-run).\n";
+        return Ok(output);
+    }
+    for change in changes {
+        if let Err(error) = change.apply(&system) {
+            output.failure = Some(error);
+            return Ok(output);
+        }
+        let done = if change.after.is_some() { "wrote" } else { "removed" };
+        output.text += &format!("{done} {}\n", system.shown(&change.path));
+    }
+    // An undo has nothing to try, only something to restart.
+    let next = plan.next.iter().filter(|line| wish != Wish::Undo || line.starts_with("systemctl"));
+    let next: String = next.map(|line| format!("  {line}\n")).collect();
+    if !next.is_empty() {
+        output.text += &format!("\nNext:\n{next}");
+    }
+    Ok(output)
+}
+
+/// A warning for each program that is not where the configuration will say that it is.
+fn missing(system: &System, programs: &[&str]) -> Vec<String> {
+    let paths = programs.iter().map(|name| system.program(name));
+    paths
+        .filter(|path| !system.has(path))
+        .map(|path| format!("{} is not there", system.shown(&path)))
+        .collect()
+}

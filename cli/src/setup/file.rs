@@ -1,0 +1,224 @@
+//! The files that `fgpu setup` reads and changes.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use fgpu_spec::{Code, Error};
+
+use super::diff;
+
+/// Directories that an undo removes when they are empty: ours were the first files in them.
+const REMOVABLE: [&str; 4] = [
+    "/etc/containers/oci/hooks.d",
+    "/etc/containers/oci",
+    "/etc/containers/containers.conf.d",
+    "/etc/crio/crio.conf.d",
+];
+
+/// The node that is set up: this one, or an image of one below a directory.
+pub(super) struct System {
+    root: PathBuf,
+    /// Where our programs are, as the node sees it.
+    programs: PathBuf,
+}
+
+impl System {
+    /// This node, or the one below `root`. Our programs are expected beside this one, below a root in `/usr/bin`.
+    ///
+    /// # Errors
+    /// `internal` if `root` is no directory or this program cannot be found.
+    pub(super) fn new(root: Option<&Path>) -> Result<Self, Error> {
+        if let Some(root) = root {
+            let root = fs::canonicalize(root).map_err(|error| Error::io("open", root, &error))?;
+            return Ok(Self { root, programs: "/usr/bin".into() });
+        }
+        let own = Path::new("/proc/self/exe");
+        let program = fs::read_link(own).map_err(|error| Error::io("read", own, &error))?;
+        let programs = program.parent().unwrap_or(Path::new("/usr/bin")).to_owned();
+        Ok(Self { root: "/".into(), programs })
+    }
+
+    /// Whether it is the node that this program runs on.
+    pub(super) fn is_this_node(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// Where the node's `path`, which is absolute, is for us.
+    pub(super) fn place(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// `path` for messages and diffs.
+    pub(super) fn shown(&self, path: &str) -> String {
+        self.place(path).display().to_string()
+    }
+
+    /// The path of a program of ours, as the node sees it.
+    pub(super) fn program(&self, name: &str) -> String {
+        self.programs.join(name).display().to_string()
+    }
+
+    /// Whether there is something at `path`.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.place(path).exists()
+    }
+
+    /// The text of a file; `None` if it is not there.
+    ///
+    /// # Errors
+    /// `internal` if it is no regular file, cannot be read, or is not UTF-8.
+    pub(super) fn read(&self, path: &str) -> Result<Option<String>, Error> {
+        let place = self.place(path);
+        let failed = |error: &io::Error| Error::io("read", &place, error);
+        match fs::metadata(&place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                if place.is_symlink() {
+                    return Err(self.wrong(path, 0, "it is a link to nothing"));
+                }
+                return Ok(None);
+            }
+            Err(error) => return Err(failed(&error)),
+            Ok(metadata) if !metadata.is_file() => return Err(self.wrong(path, 0, "it is no regular file")),
+            Ok(_) => {}
+        }
+        let bytes = fs::read(&place).map_err(|error| failed(&error))?;
+        String::from_utf8(bytes).map(Some).map_err(|error| {
+            let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = good.split(|&byte| byte == b'\n').count();
+            self.wrong(path, line, "it is not UTF-8")
+        })
+    }
+
+    /// The files of a directory whose name ends with `suffix`, in the order of their names; none if it is not there.
+    ///
+    /// # Errors
+    /// `internal` if it cannot be read.
+    pub(super) fn list(&self, directory: &str, suffix: &str) -> Result<Vec<String>, Error> {
+        let place = self.place(directory);
+        let failed = |error: &io::Error| Error::io("read", &place, error);
+        let entries = match fs::read_dir(&place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|error| failed(&error))?,
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| failed(&error))?;
+            let name = entry.file_name();
+            if let Some(name) = name.to_str()
+                && name.ends_with(suffix)
+                && entry.path().is_file()
+            {
+                files.push(format!("{directory}/{name}"));
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    /// An error in a file; `line` 0 is the whole of it.
+    pub(super) fn wrong(&self, path: &str, line: usize, reason: &str) -> Error {
+        let place = self.shown(path);
+        let place = if line == 0 { place } else { format!("{place}:{line}") };
+        Error::new(Code::Internal, format!("{place}: {reason}; nothing was changed"))
+    }
+}
+
+/// A file as it is, and as it shall be. `None` is a file that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Change {
+    /// As the node sees it.
+    pub(super) path: String,
+    pub(super) before: Option<String>,
+    pub(super) after: Option<String>,
+}
+
+impl Change {
+    /// Whether the file stays as it is.
+    pub(super) fn is_empty(&self) -> bool {
+        self.before == self.after
+    }
+
+    /// As `diff -u` shows it.
+    pub(super) fn diff(&self, system: &System) -> String {
+        diff::unified(&system.shown(&self.path), self.before.as_deref(), self.after.as_deref())
+    }
+
+    /// Makes the change, all or nothing. Mode and owner stay, a link stays a link, new files are 0644.
+    ///
+    /// There is no copy of the file before: the diff was printed, and `--undo` takes out what was put in. A copy
+    /// would also be read, by CRI-O for one, which takes every file of its directory whatever its name.
+    ///
+    /// # Errors
+    /// `internal` if the file was changed since it was read, leads out of the root, or cannot be written.
+    pub(super) fn apply(&self, system: &System) -> Result<(), Error> {
+        let place = system.place(&self.path);
+        if system.read(&self.path)? != self.before {
+            return Err(Error::new(
+                Code::Internal,
+                format!("{} was changed meanwhile; run the command again", place.display()),
+            ));
+        }
+        match &self.after {
+            Some(text) => write(&system.root, &place, text),
+            None => remove(system, &place),
+        }
+    }
+}
+
+fn remove(system: &System, place: &Path) -> Result<(), Error> {
+    match fs::remove_file(place) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", place, &error)),
+        _ => {}
+    }
+    for directory in REMOVABLE {
+        let directory = system.place(directory);
+        if place.starts_with(&directory) {
+            // Fails if it is not empty, and then it stays.
+            let _ = fs::remove_dir(directory);
+        }
+    }
+    Ok(())
+}
+
+fn write(root: &Path, place: &Path, text: &str) -> Result<(), Error> {
+    let failed = |error: io::Error| Error::io("write", place, &error);
+    let parent = place.parent().unwrap_or(root);
+    fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
+    // The rename would replace a link, so it is followed first; the file may not be there yet.
+    let parent = fs::canonicalize(parent).map_err(failed)?;
+    let target = match fs::canonicalize(place) {
+        Ok(target) => target,
+        Err(_) => parent.join(place.file_name().unwrap_or_default()),
+    };
+    if !target.starts_with(root) {
+        let reason =
+            format!("{} leads to {}, outside of {}", place.display(), target.display(), root.display());
+        return Err(Error::new(Code::Internal, reason));
+    }
+    let directory = target.parent().unwrap_or(root);
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    // Neither `.json` nor `.conf` at its end: nobody reads it while it is there.
+    let temporary = directory.join(format!(".{name}.fgpu-{}", std::process::id()));
+    let written = replace(&temporary, &target, text).and_then(|()| File::open(directory)?.sync_all());
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written.map_err(failed)
+}
+
+fn replace(temporary: &Path, target: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
+    file.write_all(text.as_bytes())?;
+    let mode = match fs::metadata(target) {
+        Ok(old) => {
+            fchown(&file, Some(old.uid()), Some(old.gid()))?;
+            old.mode() & 0o7777
+        }
+        Err(_) => 0o644,
+    };
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.sync_all()?;
+    fs::rename(temporary, target)
+}

@@ -1,0 +1,156 @@
+//! Podman and CRI-O: the files of hooks.d, the directories that the engine reads them from, and a drop-in of ours that
+//! names one more directory where that is needed.
+//!
+//! Normally nothing is: the package puts the files into `/usr/share/containers/oci/hooks.d`, and both engines read that
+//! and nothing else as long as nobody configures `hooks_dir`. Each configuration file that sets it replaces the list.
+
+use ::toml::de::DeValue;
+use fgpu_spec::Error;
+
+use super::file::{Change, System};
+use super::toml::File;
+use super::{Plan, Wish};
+
+/// Where both engines look by default, and where a package puts its files.
+const SHARED: &str = "/usr/share/containers/oci/hooks.d";
+/// Where an administrator puts files. Neither engine reads it unless told (Podman 5.4 and 5.8, CRI-O 1.37).
+const OWN: &str = "/etc/containers/oci/hooks.d";
+/// The files, by name.
+const FILES: [(&str, &str); 2] = [
+    ("fgpu.json", include_str!("../../../packaging/hooks.d/fgpu.json")),
+    ("fgpu-poststop.json", include_str!("../../../packaging/hooks.d/fgpu-poststop.json")),
+];
+
+/// What differs between the engines.
+pub(super) struct Engine {
+    /// The argument of `fgpu setup`.
+    pub(super) name: &'static str,
+    /// Configuration files, each overriding those before.
+    pub(super) files: &'static [&'static str],
+    /// The directory of drop-ins, which come after them, and what their names end with.
+    pub(super) drop_ins: (&'static str, &'static str),
+    /// Ours among them.
+    pub(super) own: &'static str,
+    /// The table of `hooks_dir`.
+    pub(super) table: &'static [&'static str],
+    /// The table of a runtime `fgpu`, given the path of `fgpu-runtime`.
+    pub(super) runtime: fn(&str) -> String,
+    /// The drop-in of the other engine, which may need the same files.
+    pub(super) other: &'static str,
+    /// What to do then.
+    pub(super) next: &'static [&'static str],
+}
+
+/// # Errors
+/// `internal` if a configuration file cannot be read, or undoes what is needed.
+pub(super) fn plan(system: &System, engine: &Engine, wish: Wish) -> Result<Plan, Error> {
+    let before = system.read(engine.own)?;
+    let title = format!("# Written by `fgpu setup {0}`, removed by `fgpu setup {0} --undo`.\n", engine.name);
+    if before.as_ref().is_some_and(|text| !text.starts_with(&title)) {
+        let reason = format!("it was not written by `fgpu setup {}`; move it away", engine.name);
+        return Err(system.wrong(engine.own, 1, &reason));
+    }
+    let drop_in = |after| Change { path: engine.own.into(), before: before.clone(), after };
+    let runtime = match wish {
+        Wish::Do { runtime } => {
+            runtime || before.as_ref().is_some_and(|text| text.contains("/fgpu-runtime\""))
+        }
+        Wish::Undo => {
+            let mut changes = vec![drop_in(None)];
+            if !system.has(engine.other) {
+                changes.extend(files(system, |_| None)?);
+            }
+            return Ok(Plan { changes, warnings: Vec::new(), next: next(engine) });
+        }
+    };
+
+    let read = Directories::read(system, engine)?;
+    let mut changes = Vec::new();
+    let mut hooks_dir = None;
+    if !read.names.iter().any(|name| name != OWN && system.has(&format!("{name}/{}", FILES[0].0))) {
+        changes.extend(files(system, |text| {
+            Some(text.replace("/usr/bin/fgpu-hook", &system.program("fgpu-hook")))
+        })?);
+        if !read.names.iter().any(|name| name == OWN) {
+            if let Some((path, line)) = &read.after_ours {
+                let reason =
+                    format!("hooks_dir is set here, after {}; add \"{OWN}\" to it", system.shown(engine.own));
+                return Err(system.wrong(path, *line, &reason));
+            }
+            hooks_dir = Some([&read.names[..], &[OWN.into()]].concat());
+        }
+    }
+    let mut text = title;
+    if let Some(names) = &hooks_dir {
+        text += &format!(
+            "\n# What was read before, and the directory of fgpu.json.\n[{}]\nhooks_dir = {}\n",
+            engine.table.join("."),
+            super::toml::list(names)
+        );
+    }
+    let program = system.program("fgpu-runtime");
+    if runtime {
+        text += &format!("\n{}", (engine.runtime)(&program));
+    }
+    changes.push(drop_in((hooks_dir.is_some() || runtime).then_some(text)));
+    let needed: &[&str] = if runtime { &["fgpu-hook", "fgpu-runtime"] } else { &["fgpu-hook"] };
+    Ok(Plan { changes, warnings: super::missing(system, needed), next: next(engine) })
+}
+
+fn next(engine: &Engine) -> Vec<String> {
+    engine.next.iter().map(|&line| line.to_owned()).collect()
+}
+
+/// The changes that give each file in our directory the text that `after` makes of the packaged one.
+fn files(system: &System, after: impl Fn(&str) -> Option<String>) -> Result<Vec<Change>, Error> {
+    let change = |(name, text): &(&str, &str)| {
+        let path = format!("{OWN}/{name}");
+        Ok(Change { before: system.read(&path)?, after: after(text), path })
+    };
+    FILES.iter().map(change).collect()
+}
+
+/// The directories that an engine reads hooks from, as if our drop-in were not there.
+struct Directories {
+    names: Vec<String>,
+    /// Whether a file that overrides ours sets them, and its line.
+    after_ours: Option<(String, usize)>,
+}
+
+impl Directories {
+    fn read(system: &System, engine: &Engine) -> Result<Self, Error> {
+        let (directory, suffix) = engine.drop_ins;
+        let mut found = Self { names: vec![SHARED.into()], after_ours: None };
+        let drop_ins = system.list(directory, suffix)?;
+        for path in engine.files.iter().map(|&path| path.to_owned()).chain(drop_ins) {
+            if path == engine.own {
+                continue;
+            }
+            let Some(text) = system.read(&path)? else { continue };
+            let file = File::parse(system, &path, &text)?;
+            let Some(set) = file.find(&[engine.table, &["hooks_dir"]].concat()) else { continue };
+            let (names, appends) = names(set.value)
+                .ok_or_else(|| system.wrong(&path, set.line, "hooks_dir is no list of strings"))?;
+            if appends {
+                found.names.extend(names);
+            } else {
+                found.names = names;
+                found.after_ours =
+                    (path.as_str() > engine.own && path.starts_with(directory)).then_some((path, set.line));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The strings of a list, and whether it has containers.conf(5)'s `{append = true}` as well.
+fn names(value: &DeValue<'_>) -> Option<(Vec<String>, bool)> {
+    let (mut names, mut appends) = (Vec::new(), false);
+    for item in value.as_array()? {
+        match item.get_ref() {
+            DeValue::String(name) => names.push(name.to_string()),
+            other => appends = other.get("append")?.get_ref().as_bool()?,
+        }
+    }
+    Some((names, appends))
+}

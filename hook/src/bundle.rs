@@ -1,0 +1,77 @@
+//! The one file of a bundle that we read and write: its `config.json`.
+
+use std::fs::Permissions;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use fgpu_spec::{Code, Error};
+
+/// The largest `config.json` that is read, bytes. The kernel's own limit on what a container is made of
+/// (arguments and environment, 128 KiB each string) is far below.
+pub(crate) const LIMIT: u64 = 16 << 20;
+
+/// The text of a `config.json`.
+///
+/// # Errors
+/// It cannot be read, or is larger than [`LIMIT`].
+pub(crate) fn read(path: &Path) -> Result<String, Error> {
+    let file = std::fs::File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    text(file, path)
+}
+
+/// All of `source`, which errors call `name`.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn text(source: impl Read, name: &Path) -> Result<String, Error> {
+    let mut text = String::new();
+    source.take(LIMIT + 1).read_to_string(&mut text).map_err(|error| Error::io("read", name, &error))?;
+    if text.len() as u64 > LIMIT {
+        return Err(Error::new(Code::Internal, format!("{} is larger than 16 MiB", name.display())));
+    }
+    Ok(text)
+}
+
+/// Replaces a file at once: a reader sees the old text or the new one. Mode and owner stay.
+///
+/// # Errors
+/// The file is then as it was.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
+    let temporary = path.with_extension("json.fgpu");
+    let write = || -> std::io::Result<()> {
+        let old = std::fs::metadata(path)?;
+        match std::fs::remove_file(&temporary) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+        std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
+        std::fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        // The first error is the one to tell; a temporary file that stays is replaced by the next attempt.
+        let _ = std::fs::remove_file(&temporary);
+        Error::io("replace", path, &error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replacing_keeps_the_mode_and_survives_a_leftover() {
+        let bundle = tempfile::tempdir().unwrap();
+        let path = bundle.path().join("config.json");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        std::fs::write(bundle.path().join("config.json.fgpu"), "half").unwrap();
+        replace(&path, "new").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(std::fs::read_dir(bundle.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,488 @@
+//! Roots that were made to lead the hook astray. In each case a container has such a root, the hook runs, and then:
+//! nothing outside the root has been opened, made, changed or mounted, and the container has its GPU, or was refused
+//! with one line and looks as before.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::container::Container;
+use crate::life::{USUAL, assert_has_its_gpu};
+use crate::node::{Node, VERSION, device, link, told};
+use crate::witness::{Witness, tree};
+
+/// What must come of a case.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Works,
+    /// With these words in the error.
+    Refused(&'static str),
+}
+use Outcome::{Refused, Works};
+
+/// What there is to lead astray to: a folder beside the root, on the same file system.
+struct Ground<'a> {
+    root: &'a Path,
+    outside: &'a Path,
+}
+
+impl Ground<'_> {
+    fn at(&self, path: &str) -> std::path::PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    fn file(&self, path: &str) {
+        fs::create_dir_all(self.at(path).parent().unwrap()).unwrap();
+        fs::write(self.at(path), "the image's").unwrap();
+    }
+
+    fn folder(&self, path: &str) {
+        fs::create_dir_all(self.at(path)).unwrap();
+    }
+
+    fn link(&self, path: &str, target: impl AsRef<Path>) {
+        link(target, self.at(path));
+    }
+
+    /// The way up from the root to `outside`, as a relative link from `depth` folders below the root has it.
+    fn up(&self, depth: usize) -> String {
+        format!("{}{}", "../".repeat(depth + 40), self.outside.display().to_string().trim_start_matches('/'))
+    }
+}
+
+struct Case {
+    name: &'static str,
+    prepare: fn(&Ground<'_>),
+    /// Run in the container's mount namespace after the usual mounts; `$R` is the root, `$O` the folder outside.
+    inside: &'static str,
+    outcome: Outcome,
+}
+
+const fn case(name: &'static str, prepare: fn(&Ground<'_>), outcome: Outcome) -> Case {
+    Case { name, prepare, inside: "", outcome }
+}
+
+const fn mounted(
+    name: &'static str,
+    prepare: fn(&Ground<'_>),
+    inside: &'static str,
+    outcome: Outcome,
+) -> Case {
+    Case { name, prepare, inside, outcome }
+}
+
+fn nothing(_: &Ground<'_>) {}
+
+const CUDA: &str = "usr/lib64/libcuda.so.1";
+
+const CASES: &[Case] = &[
+    case("an empty root", nothing, Works),
+    case(
+        "every file is there",
+        |g| [CUDA, "usr/bin/nvidia-smi", "run/fgpu/limits"].map(|p| g.file(p)).into_iter().collect(),
+        Works,
+    ),
+    // Links as components. Absolute and climbing ones end inside the root, where what they name is made.
+    case("usr is a link out", |g| g.link("usr", g.outside), Works),
+    case("usr is a link up and out", |g| g.link("usr", g.up(0)), Works),
+    case("usr/lib64 is a link out", |g| g.link("usr/lib64", g.outside), Works),
+    case("usr/lib64 is a link up and out", |g| g.link("usr/lib64", g.up(1)), Works),
+    case("usr/lib64 is a link to lib", |g| g.link("usr/lib64", "lib"), Works),
+    case("usr/lib64 is a link with a slash at its end", |g| g.link("usr/lib64", "lib/"), Works),
+    case("usr/lib64 is a link to the root", |g| g.link("usr/lib64", "/"), Works),
+    case("usr/lib64 is a link to its parent", |g| g.link("usr/lib64", ".."), Works),
+    case(
+        "usr/bin is a link to a link out",
+        |g| {
+            g.link("usr/bin", "/a");
+            g.link("a", g.outside);
+        },
+        Works,
+    ),
+    case("run is a link out", |g| g.link("run", g.outside), Works),
+    case("run/fgpu is a link out", |g| g.link("run/fgpu", g.outside), Works),
+    case("run/fgpu/driver is a link out", |g| g.link("run/fgpu/driver", g.outside.join("folder")), Works),
+    case("run/extra is a link out", |g| g.link("run/extra", g.outside.join("folder")), Works),
+    // Links as the last component.
+    case("a library is a link to an absolute file outside", |g| g.link(CUDA, g.outside.join("file")), Works),
+    case("a library is a link up and out to a file", |g| g.link(CUDA, format!("{}/file", g.up(2))), Works),
+    case("a library is a link to a FIFO outside", |g| g.link(CUDA, g.outside.join("fifo")), Works),
+    case("a library is a link to a device outside", |g| g.link(CUDA, g.outside.join("device")), Works),
+    case("a library is a link to what does not exist", |g| g.link(CUDA, "/nowhere/at/all"), Works),
+    case(
+        "a library is a link to a file of the image",
+        |g| {
+            g.file("etc/passwd");
+            g.link(CUDA, "/etc/passwd");
+        },
+        Works,
+    ),
+    case(
+        "a library is a chain of 30 links",
+        |g| {
+            (0..30).for_each(|n| g.link(&format!("usr/lib64/l{n}"), format!("l{}", n + 1)));
+            g.link(CUDA, "l0");
+        },
+        Works,
+    ),
+    case(
+        "a library is a chain of 50 links",
+        |g| {
+            (0..50).for_each(|n| g.link(&format!("usr/lib64/l{n}"), format!("l{}", n + 1)));
+            g.link(CUDA, "l0");
+        },
+        Refused("loop of links"),
+    ),
+    case("limits is a link out", |g| g.link("run/fgpu/limits", g.outside.join("file")), Works),
+    case("two destinations are one file", |g| g.link("run/fgpu/limits", "ledger"), Refused("replaced")),
+    case(
+        "a library is a link up from what does not exist",
+        |g| g.link(CUDA, "none/../../x"),
+        Refused("goes up"),
+    ),
+    case(
+        "a link whose name is no text",
+        |g| {
+            g.link(CUDA, Path::new(std::ffi::OsStr::from_bytes(b"/no\xff\xfetext/x")));
+        },
+        Refused("not UTF-8"),
+    ),
+    case("a link to a name that is too long", |g| g.link(CUDA, "x".repeat(300)), Refused("too long")),
+    // Loops.
+    case("a library is a link to itself", |g| g.link(CUDA, "libcuda.so.1"), Refused("loop of links")),
+    case("usr/lib64 is a link to itself", |g| g.link("usr/lib64", "lib64"), Refused("loop of links")),
+    case(
+        "two links to each other",
+        |g| {
+            g.link("run/fgpu", "/run/b");
+            g.link("run/b", "fgpu");
+        },
+        Refused("loop of links"),
+    ),
+    // procfs and its magic links.
+    case(
+        "usr/lib64 is a link to /proc/self/root",
+        |g| g.link("usr/lib64", "/proc/self/root"),
+        Refused("procfs"),
+    ),
+    case(
+        "usr is a link through the root of a process",
+        |g| g.link("usr", format!("/proc/{}/root/tmp", std::process::id())),
+        Refused("procfs"),
+    ),
+    case(
+        "usr is a link through the folder of a process",
+        |g| g.link("usr", format!("/proc/{}/cwd", std::process::id())),
+        Refused("procfs"),
+    ),
+    case(
+        "a library is a link to a descriptor",
+        |g| g.link(CUDA, format!("/proc/{}/fd/0", std::process::id())),
+        Refused("procfs"),
+    ),
+    case(
+        "a library is a link to a file of procfs",
+        |g| g.link(CUDA, "/proc/version"),
+        Refused("kernel's own"),
+    ),
+    case(
+        "limits is a link to /proc/sys",
+        |g| {
+            g.link("run/fgpu/limits", "/proc/sys/kernel/core_pattern");
+        },
+        Refused("kernel's own"),
+    ),
+    case(
+        "a library is a link to what procfs does not have",
+        |g| g.link(CUDA, "/proc/nothing"),
+        Refused("kernel's own"),
+    ),
+    mounted(
+        "procfs over the library folder",
+        |g| g.folder("usr/lib64"),
+        "mount -t proc proc $R/usr/lib64",
+        Refused("kernel's own"),
+    ),
+    mounted("sysfs over run", |g| g.folder("run"), "mount -t sysfs sysfs $R/run", Refused("kernel's own")),
+    // Things in the place of a file.
+    case(
+        "a library is a FIFO",
+        |g| {
+            g.folder("usr/lib64");
+            mkfifo(&g.at(CUDA), Mode::S_IRWXU).unwrap();
+        },
+        Refused("a FIFO is in its place"),
+    ),
+    case(
+        "a library is a socket",
+        |g| {
+            g.folder("usr/lib64");
+            let here = std::env::temp_dir().join(format!("fgpu-{}", std::process::id()));
+            drop(UnixListener::bind(&here).unwrap());
+            if fs::rename(&here, g.at(CUDA)).is_err() {
+                fs::remove_file(&here).unwrap();
+                panic!("the root is on another file system than the temporary folder");
+            }
+        },
+        Refused("a socket is in its place"),
+    ),
+    case("a library is a device", |g| device(&g.at(CUDA), 1, 5), Refused("another device is in its place")),
+    case(
+        "nvidia-smi is a FIFO",
+        |g| {
+            g.folder("usr/bin");
+            mkfifo(&g.at("usr/bin/nvidia-smi"), Mode::S_IRWXU).unwrap();
+        },
+        Refused("a FIFO is in its place"),
+    ),
+    case(
+        "a parent is a FIFO",
+        |g| {
+            g.folder("usr");
+            mkfifo(&g.at("usr/lib64"), Mode::S_IRWXU).unwrap();
+        },
+        Refused("no directory"),
+    ),
+    case("a parent is a file", |g| g.file("run/fgpu"), Refused("no directory")),
+    case("run is a device", |g| device(&g.at("run"), 1, 3), Refused("no directory")),
+    case("a folder's place is a file", |g| g.file("run/extra"), Refused("a file is in its place")),
+    case(
+        "a library is a hard link to a file outside",
+        |g| {
+            g.folder("usr/lib64");
+            fs::hard_link(g.outside.join("file"), g.at(CUDA)).unwrap();
+        },
+        Works,
+    ),
+    case(
+        "a library is a hard link to a FIFO outside",
+        |g| {
+            g.folder("usr/lib64");
+            fs::hard_link(g.outside.join("fifo"), g.at(CUDA)).unwrap();
+        },
+        Refused("a FIFO is in its place"),
+    ),
+    case(
+        "a folder that nobody may enter",
+        |g| {
+            g.folder("usr/lib64");
+            fs::set_permissions(g.at("usr/lib64"), fs::Permissions::from_mode(0o000)).unwrap();
+        },
+        Works,
+    ),
+    // What is read of the image.
+    case(
+        "ld.so.cache is a FIFO",
+        |g| {
+            g.folder("etc");
+            mkfifo(&g.at("etc/ld.so.cache"), Mode::S_IRWXU).unwrap();
+        },
+        Works,
+    ),
+    case(
+        "ld.so.cache is a link to a FIFO outside",
+        |g| g.link("etc/ld.so.cache", g.outside.join("fifo")),
+        Works,
+    ),
+    case("ld.so.cache is a device", |g| device(&g.at("etc/ld.so.cache"), 1, 5), Works),
+    case("a CUDA toolkit is a link out", |g| g.link("usr/local/cuda-12", g.outside), Works),
+    case(
+        "compat's libcuda is a link out",
+        |g| {
+            g.link("usr/local/cuda-12/compat/libcuda.so.1", g.outside.join("fifo"));
+        },
+        Works,
+    ),
+    // Device nodes, in the container's own /dev.
+    mounted("a node is a file", nothing, "echo > $R/dev/nvidia0", Works),
+    mounted("a node is there already", nothing, "mknod $R/dev/nvidia0 c 195 0", Works),
+    mounted("a node is another device", nothing, "mknod $R/dev/nvidia0 c 1 5", Refused("another device")),
+    mounted("a node is a block device", nothing, "mknod $R/dev/nvidia0 b 195 0", Refused("another device")),
+    mounted(
+        "a node is a link to another",
+        nothing,
+        "mknod $R/dev/zero c 1 5; ln -s zero $R/dev/nvidia0",
+        Refused("another device"),
+    ),
+    mounted("a node is a link out", nothing, "ln -s $O/device $R/dev/nvidiactl", Works),
+    mounted("a node is a folder", nothing, "mkdir $R/dev/nvidiactl", Refused("a directory is in its place")),
+    mounted("a node is a FIFO", nothing, "mkfifo $R/dev/nvidiactl", Refused("a FIFO is in its place")),
+    mounted("dev is a link out", |g| g.link("dev", g.outside), "", Works),
+    // Volumes.
+    mounted(
+        "a volume over the library folder",
+        |g| g.folder("usr/lib64"),
+        "mount --bind $O/folder $R/usr/lib64",
+        Refused("lies in a volume"),
+    ),
+    mounted("a volume over run", |g| g.folder("run"), "mount --bind $O $R/run", Refused("lies in a volume")),
+    mounted("a volume over dev", nothing, "mount --bind $O/folder $R/dev", Refused("lies in a volume")),
+    mounted(
+        "a volume with the file",
+        |g| g.file(CUDA),
+        "mount --bind $O/file $R/usr/lib64/libcuda.so.1",
+        Works,
+    ),
+    mounted(
+        "a volume with a FIFO",
+        |g| g.file(CUDA),
+        "mount --bind $O/fifo $R/usr/lib64/libcuda.so.1",
+        Refused("a FIFO is in its place"),
+    ),
+    mounted(
+        "a shared volume with the file",
+        |g| g.file(CUDA),
+        "mount --bind $O/file $R/usr/lib64/libcuda.so.1; mount --make-shared $R/usr/lib64/libcuda.so.1",
+        Refused("shared with the host"),
+    ),
+    mounted("a shared root", nothing, "mount --make-shared $R", Refused("shared with the host")),
+    mounted(
+        "a link into a volume",
+        |g| {
+            g.folder("volume");
+            g.link("usr/lib64", "/volume");
+        },
+        "mount --bind $O/folder $R/volume",
+        Refused("lies in a volume"),
+    ),
+    // File systems that refuse.
+    mounted("a tmpfs of its own over run", |g| g.folder("run"), "mount -t tmpfs run $R/run", Works),
+    mounted(
+        "a read-only tmpfs over run",
+        |g| g.folder("run"),
+        "mount -t tmpfs -o ro run $R/run",
+        Refused("Read-only file system"),
+    ),
+    mounted("a read-only root", nothing, "mount -o remount,bind,ro $R", Refused("Read-only file system")),
+    mounted(
+        "a full tmpfs over the library folder",
+        |g| g.folder("usr/lib64"),
+        "mount -t tmpfs -o nr_inodes=3 lib $R/usr/lib64",
+        Refused("No space left"),
+    ),
+    mounted(
+        "a full tmpfs over dev",
+        nothing,
+        "umount $R/dev; mount -t tmpfs -o nr_inodes=2 dev $R/dev",
+        Refused("No space left"),
+    ),
+];
+
+/// Makes the folder that no case may reach.
+fn outside(node: &Node) -> std::path::PathBuf {
+    let outside = node.path("outside");
+    fs::create_dir_all(outside.join("folder")).unwrap();
+    fs::write(outside.join("file"), "the host's").unwrap();
+    mkfifo(&outside.join("fifo"), Mode::S_IRWXU).unwrap();
+    device(&outside.join("device"), 1, 5);
+    outside
+}
+
+fn try_case(node: &Node, outside: &Path, case: &Case) {
+    let mut container = Container::new(node, &[("fgpu/fraction", "0.25")]);
+    let root = container.rootfs.clone();
+    (case.prepare)(&Ground { root: &root, outside });
+    let usual =
+        if root.join("dev").is_symlink() { "mkdir -p $R/proc; mount -t proc proc $R/proc" } else { USUAL };
+    container.start(&format!("O={}; {usual}; {}", outside.display(), case.inside));
+    let (mounts, files) = (container.mounts(), tree(&root));
+    let witness = Witness::new(outside);
+    let output = container.hook(node, &["createRuntime"]);
+    witness.assert_untouched(case.name);
+    let text = told(&output);
+    match case.outcome {
+        Works => {
+            assert_eq!(text, "exit status: 0: ", "{}", case.name);
+            assert_has_its_gpu(node, &container, case.name);
+        }
+        Refused(words) => {
+            let code = ["denied", "internal"].map(|code| format!("exit status: 1: fgpu: {code}: "));
+            assert!(code.iter().any(|code| text.starts_with(code)), "{}: {text}", case.name);
+            assert!(text.contains(words), "{}: {text}", case.name);
+            assert_eq!(text.lines().count(), 1, "{}: {text}", case.name);
+            assert_eq!(container.mounts(), mounts, "{}: {text}", case.name);
+            assert_eq!(tree(&root), files, "{}: {text}", case.name);
+            node.assert_nothing_held(case.name);
+        }
+    }
+    container.kill();
+    assert_eq!(told(&container.hook(node, &["poststop"])), "exit status: 0: ", "{}", case.name);
+    node.assert_nothing_held(case.name);
+}
+
+#[test]
+fn no_root_leads_the_hook_out_of_it() {
+    let node = Node::new(1);
+    let outside = outside(&node);
+    CASES.iter().for_each(|case| try_case(&node, &outside, case));
+}
+
+/// Whatever destination cannot be had, all that came before it is undone.
+#[test]
+fn every_step_is_undone() {
+    let node = Node::new(1);
+    let outside = outside(&node);
+    let libraries = ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"];
+    let mut destinations: Vec<String> = libraries.iter().map(|name| format!("usr/lib64/{name}")).collect();
+    destinations.extend([
+        format!("usr/lib64/libcuda.so.{VERSION}"),
+        format!("usr/lib64/libnvidia-ml.so.{VERSION}"),
+        "run/fgpu/driver/libcuda.so.1".into(),
+        "run/fgpu/driver/libnvidia-ml.so.1".into(),
+        "run/fgpu/limits".into(),
+        "run/fgpu/ledger".into(),
+        "usr/bin/nvidia-smi".into(),
+    ]);
+    for destination in &destinations {
+        let mut container = Container::new(&node, &[("fgpu/fraction", "0.25")]);
+        fs::create_dir_all(container.rootfs.join(destination)).unwrap();
+        container.start(USUAL);
+        let (mounts, files) = (container.mounts(), tree(&container.rootfs));
+        let witness = Witness::new(&outside);
+        let text = told(&container.hook(&node, &["createRuntime"]));
+        let wanted = format!(
+            "exit status: 1: fgpu: denied: /{destination} in the container cannot be given its file: a directory is in its place\n"
+        );
+        assert_eq!(text, wanted);
+        witness.assert_untouched(destination);
+        assert_eq!(container.mounts(), mounts, "{destination}");
+        assert_eq!(tree(&container.rootfs), files, "{destination}");
+        node.assert_nothing_held(destination);
+    }
+}
+
+/// A name that cannot be made: the folder is immutable. File systems without that flag have nothing to show here.
+#[test]
+fn an_immutable_folder_is_a_refusal() {
+    use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
+    let node = Node::new(1);
+    let outside = outside(&node);
+    let mut container = Container::new(&node, &[("fgpu/fraction", "0.25")]);
+    let folder = container.rootfs.join("usr/lib64");
+    fs::create_dir_all(&folder).unwrap();
+    let folder = open(&folder, OFlags::RDONLY, Mode::empty()).unwrap();
+    let set = |on: bool| {
+        let flags = ioctl_getflags(&folder)?;
+        ioctl_setflags(&folder, if on { flags | IFlags::IMMUTABLE } else { flags - IFlags::IMMUTABLE })
+    };
+    if let Err(errno) = set(true) {
+        eprintln!("skipped: the temporary folder's file system has no immutable files ({errno})");
+        return;
+    }
+    container.start(USUAL);
+    let witness = Witness::new(&outside);
+    let text = told(&container.hook(&node, &["createRuntime"]));
+    set(false).unwrap();
+    witness.assert_untouched("immutable");
+    assert!(
+        text.starts_with("exit status: 1: fgpu: internal: cannot make a place for /usr/lib64/"),
+        "{text}"
+    );
+    assert!(text.contains("Operation not permitted"), "{text}");
+    node.assert_nothing_held("immutable");
+}

@@ -1,0 +1,102 @@
+//! A process that renames what leads to a destination while the hook looks for it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::container::Container;
+use crate::life::{USUAL, assert_has_its_gpu};
+use crate::node::{Node, link, told};
+use crate::witness::{Witness, host_mounts};
+
+/// How often each race is run.
+const ROUNDS: usize = 8;
+
+/// Exchanges two names until it is told to stop, at least once.
+fn exchange(one: &Path, other: &Path, stop: &AtomicBool) {
+    loop {
+        // It fails while something is mounted there that this namespace sees; then there is nothing to race for.
+        let _ = renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Runs the hook while `prepare`'s two names are exchanged.
+fn race(node: &Node, outside: &Path, about: &str, prepare: fn(&Path, &Path) -> (PathBuf, PathBuf)) {
+    for _ in 0..ROUNDS {
+        let mut container = Container::new(node, &[("fgpu/fraction", "0.25")]);
+        let (one, other) = prepare(&container.rootfs, outside);
+        container.start(USUAL);
+        let witness = Witness::new(outside);
+        let stop = AtomicBool::new(false);
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| exchange(&one, &other, &stop));
+            let output = container.hook(node, &["createRuntime"]);
+            stop.store(true, Ordering::Relaxed);
+            output
+        });
+        witness.assert_untouched(about);
+        let text = told(&output);
+        if !output.status.success() {
+            assert!(
+                text.starts_with("exit status: 1: fgpu: denied: ") || text.contains("fgpu: internal: "),
+                "{text}"
+            );
+            assert_eq!(text.lines().count(), 1, "{text}");
+            node.assert_nothing_held(about);
+            assert!(!container.mounts().contains("/fgpu/"), "{about}: {}", container.mounts());
+        }
+        container.kill();
+        assert_eq!(told(&container.hook(node, &["poststop"])), "exit status: 0: ");
+        node.assert_nothing_held(about);
+    }
+    assert!(!host_mounts().contains("rootfs"), "{about}");
+}
+
+#[test]
+fn renaming_while_the_hook_runs_leads_nowhere() {
+    let node = Node::new(1);
+    let outside = node.path("outside");
+    for name in ["fgpu/driver", "lib64", "bin"] {
+        fs::create_dir_all(outside.join(name)).unwrap();
+    }
+    fs::write(outside.join("libcuda.so.1"), "the host's").unwrap();
+    race(&node, &outside, "a folder and a link out", |root, outside| {
+        fs::create_dir_all(root.join("usr/lib64")).unwrap();
+        link(outside, root.join("usr/other"));
+        (root.join("usr/lib64"), root.join("usr/other"))
+    });
+    race(&node, &outside, "a parent and a link up", |root, _| {
+        fs::create_dir_all(root.join("usr/lib64")).unwrap();
+        link("../../../../../../../..", root.join("other"));
+        (root.join("usr"), root.join("other"))
+    });
+    race(&node, &outside, "a file and a link out", |root, outside| {
+        fs::create_dir_all(root.join("usr/lib64")).unwrap();
+        fs::write(root.join("usr/lib64/libcuda.so.1"), "").unwrap();
+        link(outside.join("libcuda.so.1"), root.join("usr/lib64/other"));
+        (root.join("usr/lib64/libcuda.so.1"), root.join("usr/lib64/other"))
+    });
+    race(&node, &outside, "a file and a FIFO", |root, _| {
+        fs::create_dir_all(root.join("run/fgpu")).unwrap();
+        fs::write(root.join("run/fgpu/limits"), "").unwrap();
+        nix::unistd::mkfifo(&root.join("run/fgpu/other"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        (root.join("run/fgpu/limits"), root.join("run/fgpu/other"))
+    });
+    race(&node, &outside, "a folder that moves out of the root", |root, outside| {
+        fs::create_dir_all(root.join("run/fgpu")).unwrap();
+        let beside = outside.parent().unwrap().join("beside");
+        fs::create_dir_all(&beside).unwrap();
+        (root.join("run/fgpu"), beside)
+    });
+    // Without a race it still works.
+    let mut container = Container::new(&node, &[("fgpu/fraction", "0.25")]);
+    container.start(USUAL);
+    assert!(container.hook(&node, &["createRuntime"]).status.success());
+    assert_has_its_gpu(&node, &container, "after the races");
+}

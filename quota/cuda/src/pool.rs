@@ -1,0 +1,360 @@
+//! Stream-ordered allocations, and the pools that they come from.
+//!
+//! What counts is what a pool holds, not what was asked of it ([`meter`]): a pool keeps memory that was freed, and
+//! gives it back to the GPU at some later synchronisation, so those are wrapped too. Who needs memory that its own
+//! pools keep in vain gets it. An allocation that is captured into a graph takes no memory; the graph does.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering;
+
+use fgpu_quota_core::allocations::{Entry, Kind};
+use fgpu_quota_core::process::Process;
+
+use crate::driver::{
+    Device, Location, MANAGED, OUT_OF_MEMORY, Object, Pointer, Pool, PoolProperties, Result, SUCCESS, Stream,
+};
+use crate::meter::{self, Meter};
+use crate::place;
+use crate::reserve::{self, Reserved};
+use crate::wrapped::real;
+
+/// Whether a stream is being captured: then nothing is allocated now.
+fn is_captured(stream: Stream, asks: unsafe fn(Stream, *mut c_int) -> Result) -> bool {
+    let mut status = 0;
+    // SAFETY: the stream is the application's argument for the driver, which writes the status.
+    (unsafe { asks(stream, &raw mut status) }) == SUCCESS && status != 0
+}
+
+/// # Safety
+/// If `call` succeeds, it has written `pointer`.
+unsafe fn allocate(
+    pointer: *mut Pointer,
+    bytes: usize,
+    pool: Option<Pool>,
+    stream: Stream,
+    asks: unsafe fn(Stream, *mut c_int) -> Result,
+    call: impl FnOnce() -> Result,
+    undo: unsafe fn(Pointer, Stream) -> Result,
+) -> Result {
+    if bytes == 0 || pointer.is_null() || is_captured(stream, asks) {
+        return call();
+    }
+    let device = match place::device_of_stream(stream) {
+        Ok(device) => device,
+        Err(error) => return error,
+    };
+    let process = match reserve::account() {
+        Ok(process) => process,
+        Err(error) => return error,
+    };
+    let pool = pool.or_else(|| current_of(device));
+    if pool.is_some_and(|pool| meter::is_on_host(process, pool)) {
+        return call();
+    }
+    // A pool that was not seen to be made is its stream's device's.
+    let gpu = |process: &Process| match pool.and_then(|pool| meter_gpu(process, pool)) {
+        Some(gpu) => Ok(gpu),
+        None => place::of_device(process, device),
+    };
+    let reserved = match Reserved::new(bytes as u64, gpu) {
+        Ok(reserved) => reserved,
+        Err(error) => return error,
+    };
+    let result = call();
+    if result != SUCCESS {
+        reserved.give_back();
+        return result;
+    }
+    // SAFETY: the caller's promise.
+    let address = unsafe { *pointer };
+    let metered = pool.map(Meter::of_pool).filter(|&meter| meter::open(process, meter, reserved.gpu));
+    let (Some(pool), Some(meter)) = (pool, metered) else {
+        // A driver whose pools cannot be read: by pointer, then.
+        reserved.book(Kind::Pointer, address);
+        return result;
+    };
+    let Reserved { gpu, bytes: spare, .. } = reserved;
+    let entry = Entry {
+        key: address,
+        kind: Kind::InPool,
+        gpu: gpu as u32,
+        bytes: bytes as u64,
+        link: pool as u64,
+        owner: 0,
+    };
+    process.allocations.lock().insert(entry);
+    if meter::settle(process, meter, gpu, spare) {
+        return result;
+    }
+    // The pool grew by more than was asked for, and there is no room for that.
+    process.allocations.lock().remove(Kind::InPool, address);
+    // SAFETY: the application has not seen the pointer.
+    unsafe { undo(address, stream) };
+    meter::give_up_spare(process, gpu);
+    OUT_OF_MEMORY
+}
+
+/// The pool from which allocations on a device come when none is named.
+fn current_of(device: Device) -> Option<Pool> {
+    let mut pool = null_mut();
+    // SAFETY: the driver writes the pool.
+    (unsafe { real::cuDeviceGetMemPool(&raw mut pool, device) } == SUCCESS).then_some(pool)
+}
+
+fn meter_gpu(process: &Process, pool: Pool) -> Option<usize> {
+    process.allocations.lock().get_mut(Kind::Pool, pool as u64).map(|entry| entry.gpu as usize)
+}
+
+/// Whether this process has pools at all.
+#[inline]
+pub(crate) fn may_be_in_one(process: &Process) -> bool {
+    process.meters.load(Ordering::Relaxed) != 0
+}
+
+/// Whether a pointer is a pool's.
+pub(crate) fn has(process: &Process, pointer: Pointer) -> bool {
+    process.allocations.lock().get_mut(Kind::InPool, pointer).is_some()
+}
+
+/// Frees a pool's pointer.
+pub(crate) fn free(process: &Process, pointer: Pointer, call: impl FnOnce() -> Result) -> Result {
+    let Some(entry) = process.allocations.lock().remove(Kind::InPool, pointer) else { return call() };
+    let result = call();
+    if result == SUCCESS {
+        meter::settle(process, Meter::of_pool(entry.link as Pool), entry.gpu as usize, 0);
+    } else {
+        process.allocations.lock().insert(entry);
+    }
+    result
+}
+
+/// # Safety
+/// As `cuMemAllocAsync`.
+pub(crate) unsafe fn alloc_async(pointer: *mut Pointer, bytes: usize, stream: Stream) -> Result {
+    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
+    unsafe {
+        allocate(
+            pointer,
+            bytes,
+            None,
+            stream,
+            real::cuStreamIsCapturing,
+            || real::cuMemAllocAsync(pointer, bytes, stream),
+            real::cuMemFreeAsync,
+        )
+    }
+}
+
+/// # Safety
+/// As `cuMemAllocAsync_ptsz`.
+pub(crate) unsafe fn alloc_async_ptsz(pointer: *mut Pointer, bytes: usize, stream: Stream) -> Result {
+    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
+    unsafe {
+        allocate(
+            pointer,
+            bytes,
+            None,
+            stream,
+            real::cuStreamIsCapturing_ptsz,
+            || real::cuMemAllocAsync_ptsz(pointer, bytes, stream),
+            real::cuMemFreeAsync_ptsz,
+        )
+    }
+}
+
+/// # Safety
+/// As `cuMemAllocFromPoolAsync`.
+pub(crate) unsafe fn alloc_from_pool(
+    pointer: *mut Pointer,
+    bytes: usize,
+    pool: Pool,
+    stream: Stream,
+) -> Result {
+    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
+    unsafe {
+        allocate(
+            pointer,
+            bytes,
+            Some(pool),
+            stream,
+            real::cuStreamIsCapturing,
+            || real::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream),
+            real::cuMemFreeAsync,
+        )
+    }
+}
+
+/// # Safety
+/// As `cuMemAllocFromPoolAsync_ptsz`.
+pub(crate) unsafe fn alloc_from_pool_ptsz(
+    pointer: *mut Pointer,
+    bytes: usize,
+    pool: Pool,
+    stream: Stream,
+) -> Result {
+    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
+    unsafe {
+        allocate(
+            pointer,
+            bytes,
+            Some(pool),
+            stream,
+            real::cuStreamIsCapturing_ptsz,
+            || real::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream),
+            real::cuMemFreeAsync_ptsz,
+        )
+    }
+}
+
+/// Begins to count a pool; what a driver sets aside for it at once counts from now on.
+fn opened(pool: Pool, kind: c_int, location: Location) -> Result {
+    let process = match reserve::account() {
+        Ok(process) => process,
+        Err(error) => return error,
+    };
+    let place = match location.device() {
+        Some(device) => place::of_device(process, device),
+        None if kind == MANAGED => place::of_context(process),
+        None => {
+            meter::on_host(process, pool);
+            return SUCCESS;
+        }
+    };
+    match place {
+        Ok(gpu) if !meter::open(process, Meter::of_pool(pool), gpu) => SUCCESS,
+        Ok(gpu) if meter::settle(process, Meter::of_pool(pool), gpu, 0) => SUCCESS,
+        Ok(_) => OUT_OF_MEMORY,
+        Err(error) => error,
+    }
+}
+
+/// # Safety
+/// As `cuMemPoolCreate`.
+pub(crate) unsafe fn create(pool: *mut Pool, properties: *const PoolProperties) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::cuMemPoolCreate(pool, properties) };
+    if result != SUCCESS {
+        return result;
+    }
+    // SAFETY: the driver has read the one and written the other.
+    let (new, properties) = unsafe { (*pool, &*properties) };
+    let result = opened(new, properties.kind, properties.location);
+    if result != SUCCESS {
+        // SAFETY: the application has not seen the pool.
+        unsafe { destroy(new) };
+    }
+    result
+}
+
+/// # Safety
+/// As `cuMemGetDefaultMemPool`.
+pub(crate) unsafe fn default_of(pool: *mut Pool, location: *mut Location, kind: c_int) -> Result {
+    // SAFETY: the caller's promise; if it succeeds, the driver has read the one and written the other.
+    unsafe { note(real::cuMemGetDefaultMemPool(pool, location, kind), pool, location, kind) }
+}
+
+/// # Safety
+/// As `cuMemGetMemPool`.
+pub(crate) unsafe fn current(pool: *mut Pool, location: *mut Location, kind: c_int) -> Result {
+    // SAFETY: the caller's promise; if it succeeds, the driver has read the one and written the other.
+    unsafe { note(real::cuMemGetMemPool(pool, location, kind), pool, location, kind) }
+}
+
+/// Notes where a pool is that the driver made.
+///
+/// # Safety
+/// If `result` is success, the pointers are valid.
+unsafe fn note(result: Result, pool: *mut Pool, location: *mut Location, kind: c_int) -> Result {
+    if result == SUCCESS {
+        // SAFETY: the caller's promise.
+        opened(unsafe { *pool }, kind, unsafe { *location });
+    }
+    result
+}
+
+/// # Safety
+/// As `cuMemPoolDestroy`.
+pub(crate) unsafe fn destroy(pool: Pool) -> Result {
+    let Some(process) = Process::registered() else {
+        // SAFETY: the caller's promise.
+        return unsafe { real::cuMemPoolDestroy(pool) };
+    };
+    let closed = meter::close(process, Meter::of_pool(pool));
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::cuMemPoolDestroy(pool) };
+    let Some(closed) = closed else { return result };
+    let gpu = closed.gpu as usize;
+    if result != SUCCESS {
+        meter::open(process, Meter::of_pool(pool), gpu);
+        process.release(gpu, closed.bytes);
+        meter::settle(process, Meter::of_pool(pool), gpu, 0);
+        return result;
+    }
+    // What was allocated from it lives until it is freed, and counts by itself from now on.
+    let mut alive = 0u64;
+    let mut table = process.allocations.lock();
+    while let Some(entry) = table.find(Kind::InPool, |entry| entry.link == pool as u64) {
+        table.remove(Kind::InPool, entry.key);
+        alive = alive.saturating_add(entry.bytes);
+        table.insert(Entry { kind: Kind::Pointer, link: 0, ..entry });
+    }
+    drop(table);
+    process.release(gpu, closed.bytes.saturating_sub(alive));
+    if alive > closed.bytes {
+        process.force(gpu, alive - closed.bytes);
+    }
+    result
+}
+
+/// # Safety
+/// As `cuMemPoolTrimTo`.
+pub(crate) unsafe fn trim(pool: Pool, keep: usize) -> Result {
+    // SAFETY: the caller's promise.
+    settled(unsafe { real::cuMemPoolTrimTo(pool, keep) })
+}
+
+/// After a call at which the driver may give memory back.
+pub(crate) fn settled(result: Result) -> Result {
+    if result == SUCCESS
+        && let Some(process) = Process::registered()
+    {
+        meter::settle_all(process);
+    }
+    result
+}
+
+/// # Safety
+/// As `cuStreamSynchronize`.
+pub(crate) unsafe fn synchronize_stream(stream: Stream) -> Result {
+    // SAFETY: the caller's promise.
+    settled(unsafe { real::cuStreamSynchronize(stream) })
+}
+
+/// # Safety
+/// As `cuStreamSynchronize_ptsz`.
+pub(crate) unsafe fn synchronize_stream_ptsz(stream: Stream) -> Result {
+    // SAFETY: the caller's promise.
+    settled(unsafe { real::cuStreamSynchronize_ptsz(stream) })
+}
+
+/// # Safety
+/// As `cuCtxSynchronize`.
+pub(crate) unsafe fn synchronize_context() -> Result {
+    // SAFETY: the caller's promise.
+    settled(unsafe { real::cuCtxSynchronize() })
+}
+
+/// # Safety
+/// As `cuCtxSynchronize_v2`.
+pub(crate) unsafe fn synchronize_context_v2(context: *mut c_void) -> Result {
+    // SAFETY: the caller's promise.
+    settled(unsafe { real::cuCtxSynchronize_v2(context) })
+}
+
+/// # Safety
+/// As `cuEventSynchronize`.
+pub(crate) unsafe fn synchronize_event(event: Object) -> Result {
+    // SAFETY: the caller's promise.
+    settled(unsafe { real::cuEventSynchronize(event) })
+}
