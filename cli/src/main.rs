@@ -6,6 +6,7 @@ mod node;
 mod output;
 mod quantity;
 mod release;
+mod run;
 mod setup;
 mod status;
 mod table;
@@ -52,6 +53,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a command with a share of a GPU, without a container
+    ///
+    /// The command sees this host, with its share in place of the GPUs. The share is given back when it ends, and what it
+    /// leaves behind in the background is ended with it. Needs root.
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(run::Arguments),
+
     /// Show what of each GPU is granted, and to whom
     #[command(after_help = STATUS_JSON)]
     Status {
@@ -142,6 +150,14 @@ Examples:
 
 A file that cannot be understood is an error that names its line, and nothing is changed.";
 
+const RUN_EXAMPLES: &str = "\
+Examples:
+  fgpu run -p 0.5 -- python train.py
+  fgpu run -n 2 -m 8Gi --wait 2m -- ./job
+  fgpu run -p 25% -a model=h100 nvidia-smi
+
+The exit code is the command's; 1 with `fgpu: CODE: MESSAGE` on stderr if it was not run.";
+
 const STATUS_JSON: &str = "\
 JSON: { gpus: [{ index, uuid, model, mig_enabled, usable_memory, granted_memory, granted_cores_ppm,
   exclusive, leases }], leases: [{ namespace, container, grant, state, tier, owner, request, exclusive,
@@ -176,6 +192,8 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
     let node = Node::configured(arguments.config.as_deref())?;
     match &arguments.command {
         Command::Setup(arguments) => setup::run(arguments),
+        // Ends as the command did.
+        Command::Run(arguments) => run::run(&node, arguments)?.relay(),
         Command::Status { json } => status::run(&node, *json),
         Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),

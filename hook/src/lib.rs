@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod bundle;
+mod child;
 pub mod config;
 mod container_files;
 mod devices;
@@ -18,9 +19,12 @@ pub mod live;
 mod plan;
 mod prepare;
 mod programs;
+mod run;
 pub mod runtime;
 mod wait;
 
+pub use child::Ended;
 pub use grant::tier;
 pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, release, release_container};
 pub use prepare::{Container, RootfsMount, prepare};
+pub use run::run;

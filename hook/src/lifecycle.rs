@@ -41,16 +41,19 @@ pub fn release_container(namespace: &str, id: &str) -> Result<(), Error> {
 }
 
 /// The cgroup of a process as `/proc/<pid>/cgroup` has it: of the devices controller on a v1 hierarchy, else of v2.
+/// `None` for the root: it is nobody's own.
 pub fn cgroup_of(pid: i32) -> Option<String> {
-    parse_cgroup(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    cgroups_in(&text).into_iter().flatten().find(|path| *path != "/").map(str::to_owned)
 }
 
-fn parse_cgroup(text: &str) -> Option<String> {
+/// The paths in the devices controller's v1 hierarchy and in that of v2.
+pub(crate) fn cgroups_in(text: &str) -> [Option<&str>; 2] {
     // Lines are `ID:CONTROLLERS:PATH` (cgroups(7)); a path may hold colons.
     let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let devices = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == "devices"));
     let unified = lines().find(|(controllers, _)| controllers.is_empty());
-    devices.or(unified).map(|(_, path)| path.to_owned()).filter(|path| path != "/")
+    [devices, unified].map(|line| line.map(|(_, path)| path))
 }
 
 /// Whether no process is left in the cgroup that [`cgroup_of`] named. A cgroup that is gone is empty.
@@ -78,10 +81,9 @@ mod tests {
     #[test]
     fn the_devices_hierarchy_comes_before_the_unified_one() {
         let v1 = "12:pids:/a\n3:cpu,devices:/docker/1:2\n0::/unified\n";
-        assert_eq!(parse_cgroup(v1).as_deref(), Some("/docker/1:2"));
-        assert_eq!(parse_cgroup("0::/system.slice/x\n").as_deref(), Some("/system.slice/x"));
-        assert_eq!(parse_cgroup("0::/\n"), None);
-        assert_eq!(parse_cgroup(""), None);
+        assert_eq!(cgroups_in(v1), [Some("/docker/1:2"), Some("/unified")]);
+        assert_eq!(cgroups_in("0::/system.slice/x\n"), [None, Some("/system.slice/x")]);
+        assert_eq!(cgroups_in(""), [None, None]);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! releases after the real runtime succeeded. Everything else *becomes* the real runtime by `execve`.
 
 mod arguments;
-mod child;
 mod log;
 
 use std::ffi::OsString;
@@ -16,10 +15,10 @@ use std::process::Command;
 use fgpu_allocator::Process;
 use fgpu_spec::{Code, Error, Nonce};
 
+use crate::child::{self, Bond, Ended};
 use crate::config::Config;
 use crate::{Container, activate, prepare, release, release_container};
 use arguments::{Arguments, Verb};
-pub use child::Ended;
 
 /// Runs the command line (without `argv[0]`) and says how the real runtime ended.
 ///
@@ -35,7 +34,7 @@ fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Erro
     match (arguments.verb, &arguments.id) {
         (Verb::Create | Verb::Run, Some(id)) => make(arguments, id, &real, command_line),
         (Verb::Delete, Some(id)) => {
-            let ended = child::run(&real, command_line)?;
+            let ended = run_real(&real, command_line)?;
             if ended.success() {
                 tell(arguments, release_container(&namespace(arguments, &real), id));
             }
@@ -65,7 +64,7 @@ fn make(arguments: &Arguments, id: &str, real: &Path, command_line: &[OsString])
     let Some(nonce) = nonce else {
         return Err(become_runtime(real, command_line));
     };
-    let ended = match child::run(real, command_line) {
+    let ended = match run_real(real, command_line) {
         Ok(ended) => ended,
         Err(error) => {
             tell(arguments, release(&nonce));
@@ -74,6 +73,14 @@ fn make(arguments: &Arguments, id: &str, real: &Path, command_line: &[OsString])
     };
     tell(arguments, settle(&ended, arguments, &nonce, &pid_file));
     Ok(ended)
+}
+
+/// Runs the real runtime to its end. It dies with us: one that went on alone would make a container whose lease names a
+/// maker that is dead.
+fn run_real(real: &Path, command_line: &[OsString]) -> Result<Ended, Error> {
+    let mut command = Command::new(real);
+    command.args(command_line);
+    child::run(command, Bond { dies_with_us: true, cgroup: None }, |_| {})
 }
 
 /// Replaces this process; comes back only with the reason why it could not.

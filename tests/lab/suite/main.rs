@@ -15,6 +15,7 @@ mod ends;
 mod limit;
 mod malformed;
 mod podman;
+mod run;
 mod same;
 mod view;
 
@@ -30,6 +31,7 @@ fn tests() -> Vec<Test> {
         ends::TESTS,
         containerd::TESTS,
         podman::TESTS,
+        run::TESTS,
         crowd::TESTS,
     ]
     .concat()

@@ -1,7 +1,7 @@
-//! Runs the real runtime as if we were not there: its descriptors are ours, signals sent to us reach it, and its
-//! end is ours.
+//! Runs a program as if we were not there: its descriptors are ours, signals sent to us reach it, and its end is
+//! ours.
 
-use std::ffi::OsString;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid, getppid};
 
-/// How the real runtime ended.
+/// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// With an exit status.
@@ -24,7 +24,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    pub(super) fn success(self) -> bool {
+    pub(crate) fn success(self) -> bool {
         self == Ended::Exited(0)
     }
 
@@ -67,24 +67,35 @@ fn held() -> SigSet {
     set
 }
 
-/// Runs a program with our environment and descriptors to its end.
+/// What ties a program to us.
+#[derive(Debug, Default)]
+pub(crate) struct Bond<'a> {
+    /// It gets SIGKILL when we end.
+    pub(crate) dies_with_us: bool,
+    /// It becomes a member of the cgroup whose open `cgroup.procs` this is, before it runs.
+    pub(crate) cgroup: Option<BorrowedFd<'a>>,
+}
+
+/// Runs a program with our environment and descriptors to its end. `started` is told its pid.
 ///
 /// # Errors
 /// It cannot be started or waited for.
-pub(super) fn run(program: &Path, words: &[OsString]) -> Result<Ended, Error> {
+pub(crate) fn run(mut command: Command, bond: Bond<'_>, started: impl FnOnce(i32)) -> Result<Ended, Error> {
     let failed = |doing: &str, errno: Errno| Error::new(Code::Internal, format!("cannot {doing}: {errno}"));
     let held = held();
     let before = SigSet::thread_get_mask().map_err(|errno| failed("read the signal mask", errno))?;
     held.thread_block().map_err(|errno| failed("hold signals", errno))?;
     let signals = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| failed("receive signals", errno))?;
-    let child = spawn(program, words, before).map_err(|error| Error::io("run", program, &error))?;
+    let child = spawn(&mut command, bond, before)
+        .map_err(|error| Error::io("run", Path::new(command.get_program()), &error))?;
+    started(child.as_raw());
     loop {
         match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, status)) => return Ok(Ended::Exited(status)),
             Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(Ended::Killed(signal)),
             Ok(_) => {}
-            Err(errno) => return Err(failed("wait for the runtime", errno)),
+            Err(errno) => return Err(failed("wait for the program", errno)),
         }
         match signals.read_signal() {
             Ok(Some(received)) => forward(child, received.ssi_signo, received.ssi_code),
@@ -94,20 +105,24 @@ pub(super) fn run(program: &Path, words: &[OsString]) -> Result<Ended, Error> {
     }
 }
 
-/// Starts the program with the signal mask that *we* were started with (a container would inherit ours from the
-/// runtime), and so that it dies with us: a runtime that went on alone would make a container whose lease names a
-/// maker that is dead.
+/// Starts the program with the signal mask that *we* were started with: a container would inherit ours from its
+/// runtime.
 #[allow(unsafe_code, reason = "what happens between fork and exec cannot be said safely")]
-fn spawn(program: &Path, words: &[OsString], mask: SigSet) -> std::io::Result<Pid> {
+fn spawn(command: &mut Command, bond: Bond<'_>, mask: SigSet) -> std::io::Result<Pid> {
     let parent = getpid();
-    let mut command = Command::new(program);
-    command.args(words);
-    // SAFETY: the closure makes three system calls and nothing else: no allocation, no lock, no panic.
+    let cgroup = bond.cgroup.map(|members| members.as_raw_fd());
+    // SAFETY: the closure makes at most four system calls and nothing else: no allocation, no lock, no panic. The
+    // descriptor is borrowed until after the program was started.
     unsafe {
         command.pre_exec(move || {
-            set_pdeathsig(Signal::SIGKILL)?;
-            if getppid() != parent {
-                return Err(Errno::ESRCH.into()); // we were killed before the kernel knew of the wish
+            if bond.dies_with_us {
+                set_pdeathsig(Signal::SIGKILL)?;
+                if getppid() != parent {
+                    return Err(Errno::ESRCH.into()); // we were killed before the kernel knew of the wish
+                }
+            }
+            if let Some(members) = cgroup {
+                nix::unistd::write(BorrowedFd::borrow_raw(members), b"0")?;
             }
             Ok(mask.thread_set_mask()?)
         });

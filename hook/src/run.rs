@@ -1,0 +1,93 @@
+//! `fgpu run`: a share for a plain process, without a container.
+//!
+//! The process gets what a container gets, on the host's own root: this process takes a mount namespace of its own, in
+//! which the quota libraries lie over the driver's, and starts the command in it. Nothing of the host is written to
+//! but the state directory. The command's processes are in a cgroup of their own, so that the share is free when
+//! the last of them has ended: what the command leaves behind is ended with it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use fgpu_allocator::{Claim, Key, Process, Store};
+use fgpu_spec::{Code, Error, Request};
+
+use crate::child::{self, Bond, Ended};
+use crate::config::Config;
+use crate::grant::{self, Granted};
+use crate::layers::Layers;
+use cgroup::Cgroup;
+
+mod cgroup;
+mod view;
+
+/// Leases of plain processes are in this namespace.
+const NAMESPACE: &str = "run";
+
+/// Runs a command with the share that these annotations ask for, to its end, and gives the share back.
+///
+/// Waits for room as long as `fgpu/wait` says. A signal that ends this process before the command runs leaves a lease
+/// whose maker is dead; killed later, the command goes on and keeps the share until the reconciler finds it gone.
+///
+/// # Errors
+/// Every code of [`Code`], `denied` for whoever is not root; the command has not run then.
+pub fn run(
+    config: &Config,
+    annotations: &BTreeMap<String, String>,
+    command: &[OsString],
+) -> Result<Ended, Error> {
+    let request = Request::parse(annotations, None, &config.defaults())?.ok_or_else(|| {
+        Error::new(
+            Code::InvalidRequest,
+            "nothing is asked for; for half a GPU say: fgpu run -p 0.5 -- COMMAND",
+        )
+    })?;
+    let [program, words @ ..] = command else {
+        return Err(Error::new(Code::InvalidRequest, "no command is given: fgpu run -p 0.5 -- COMMAND"));
+    };
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Error::new(
+            Code::Denied,
+            format!("{}: only root may make the mounts of a run; use sudo fgpu run …", request.text),
+        ));
+    }
+    let store = Store::open(&config.state_dir)?;
+    let own = Process::current().map_err(|error| Error::io("read", Path::new("/proc/self/stat"), &error))?;
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+    let claim = Claim {
+        key: Key { namespace: NAMESPACE.into(), id: format!("{}-{name}", own.pid) },
+        bundle: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+        maker: own,
+        pid_file: None,
+    };
+    let (granted, ()) = grant::reserve(config, &store, &request, &claim, Duration::MAX, || Ok(()))?;
+    let mut command = Command::new(program);
+    command.args(words);
+    let ended = start(config, &store, &granted, command).map_err(|error| granted.undo(&store, error))?;
+    store.release(&granted.lease.grant.nonce)?;
+    Ok(ended)
+}
+
+/// Makes the view and the cgroup, and runs the command in them to its end.
+fn start(config: &Config, store: &Store, granted: &Granted, command: Command) -> Result<Ended, Error> {
+    let nonce = &granted.lease.grant.nonce;
+    let layers = Layers::of_directory(Path::new("/"));
+    let plan = granted.plan(config, store, layers.as_ref())?;
+    let stage = store.container_dir(nonce).join("stage");
+    view::enter(config, &plan, &stage)?;
+    let cgroup = Cgroup::make(nonce);
+    let bond = Bond { dies_with_us: false, cgroup: cgroup.as_ref().map(Cgroup::members) };
+    let ended = child::run(command, bond, |pid| {
+        let init = Process::of(pid);
+        // Without it the lease is ours as long as we live, which is as long as the command does.
+        if let Err(error) =
+            store.activate(nonce, init, cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()))
+        {
+            eprintln!("fgpu: warning: the command is not written down as the holder of its share: {error}");
+        }
+    });
+    drop(cgroup);
+    ended
+}

@@ -1,0 +1,128 @@
+//! `fgpu run`: a plain process with a share.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use fgpu_lab::command::{Output, run, wait_for, wait_until};
+use fgpu_lab::inside::Test;
+use fgpu_lab::{node, process};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::once("run::command_gets_its_share", command_gets_its_share),
+    Test::once("run::other_gpus_do_not_open", other_gpus_do_not_open),
+    Test::once("run::it_ends_as_the_command_does", it_ends_as_the_command_does),
+    Test::once("run::what_is_left_behind_is_ended", what_is_left_behind_is_ended),
+    Test::once("run::a_killed_run_leaves_the_command_its_share", a_killed_run_leaves_the_command_its_share),
+    Test::once("run::the_host_stays_as_it_was", the_host_stays_as_it_was),
+];
+
+/// The simulated driver's nodes and its state are in a folder of their own; a real driver has them in /dev and /run,
+/// and so it is for what is run by this.
+const WITH_NODES: &str = "mkdir -p /run/nvidia-sim && \
+    mount -t overlay -o lowerdir=/opt/fgpu-sim/dev:/dev overlay /dev && exec \"$@\"";
+
+fn words<'a>(ask: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
+    // The programs of the images run on the host of the lab as well.
+    if !Path::new("/opt/programs/alloc").exists() {
+        run(["tar", "-C", "/", "-xf", "/opt/images/debian13.tar", "./opt/programs"]).ok();
+    }
+    [&["unshare", "-m", "sh", "-c", WITH_NODES, "sh", "fgpu", "run"], ask, &["--"], command].concat()
+}
+
+fn fgpu_run(ask: &[&str], command: &[&str]) -> Output {
+    run(words(ask, command))
+}
+
+/// A run that lasts until its standard input ends.
+fn start(command: &[&str]) -> Child {
+    let words = words(&["-p", "0.5"], command);
+    let mut child = Command::new(words[0]);
+    child.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("unshare is there")
+}
+
+/// The pid of `fgpu run`, after its command has begun: before, its child looks like itself.
+fn the_run() -> i32 {
+    let [run] = &process::running("/usr/bin/fgpu", "run")[..] else { panic!("there should be one run") };
+    run.pid
+}
+
+fn command_gets_its_share() {
+    let granted = node::gpus()[0].share(250_000);
+    let query =
+        "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits; env -i /opt/programs/alloc fill";
+    let output = fgpu_run(&["-p", "0.25", "-a", "device=0"], &["sh", "-c", query]);
+    let lines: Vec<_> = output.ok().lines().collect();
+    assert_eq!(lines[0], (granted >> 20).to_string());
+    crate::limit::assert_filled(lines[1], granted);
+    node::wait_until_free();
+}
+
+fn other_gpus_do_not_open() {
+    let [one, two] = [0, 1].map(|index| format!("/dev/nvidia{}", node::gpus()[index].minor));
+    let output = fgpu_run(&["-p", "0.25", "-a", "device=1"], &["/opt/programs/nodes", &one, &two]);
+    assert_eq!(output.ok(), format!("{one} EACCES\n{two} ENXIO"));
+}
+
+fn it_ends_as_the_command_does() {
+    assert_eq!(fgpu_run(&["-m", "1Gi"], &["sh", "-c", "exit 7"]).status, 7);
+    let killed = start(&["sh", "-c", "kill -TERM $$"]).wait().expect("it is a child");
+    assert_eq!(killed.signal(), Some(15), "{killed}");
+    for (ask, code) in [
+        (&["-p", "2"][..], "invalid-request"),
+        (&["-n", "64"], "too-large"),
+        (&["-p", "0.5", "-a", "isolation=none"], "denied"),
+    ] {
+        let output = fgpu_run(ask, &["touch", "/tmp/has-run"]);
+        assert!(output.refused().starts_with(&format!("fgpu: {code}: ")), "{}", output.story());
+    }
+    assert!(fgpu_run(&["-p", "0.5"], &["no-such-command"]).refused().contains("no-such-command"));
+    assert!(!Path::new("/tmp/has-run").exists());
+    assert_eq!(node::leases(), []);
+
+    // A signal to the run is one to the command.
+    let command = "trap 'exit 3' TERM; touch /tmp/runs; while :; do sleep 0.01; done";
+    let mut child = start(&["sh", "-c", command]);
+    wait_until("its command", || Path::new("/tmp/runs").exists());
+    run(["kill", "-TERM", &the_run().to_string()]).ok();
+    assert_eq!(child.wait().expect("it is a child").code(), Some(3));
+    assert_eq!(node::leases(), []);
+}
+
+fn what_is_left_behind_is_ended() {
+    let output = fgpu_run(&["-p", "0.5"], &["sh", "-c", "setsid sleep 4711 >/dev/null 2>&1 & exit 0"]);
+    output.ok();
+    assert!(process::running("/usr/bin/sleep", "4711").is_empty());
+    assert_eq!(node::leases(), []);
+}
+
+fn a_killed_run_leaves_the_command_its_share() {
+    let mut child = start(&["sh", "-c", "sleep 4712 & cat"]);
+    let sleep = wait_for("its command", || process::running("/usr/bin/sleep", "4712").pop());
+    let lease = node::only_lease();
+    assert!(process::kill(the_run()));
+    child.wait().expect("it is a child");
+    run(["fgpu", "gc"]).ok();
+    assert_eq!(node::only_lease(), lease, "cat and sleep still use it");
+    // The command's own end is not the last one's.
+    drop(child.stdin.take());
+    wait_until("the end of cat", || process::running("/usr/bin/cat", "cat").is_empty());
+    run(["fgpu", "gc"]).ok();
+    assert_eq!(node::only_lease(), lease, "sleep still uses it");
+    assert!(process::kill(sleep.pid));
+    wait_until("the end of sleep", || !process::lives(sleep.pid));
+    run(["fgpu", "gc"]).ok();
+    assert_eq!(node::leases(), []);
+}
+
+fn the_host_stays_as_it_was() {
+    let look = || {
+        let listed =
+            run(["ls", "-laR", "/usr/lib/x86_64-linux-gnu", "/usr/bin", "/opt/fgpu-sim/dev"]).ok().to_owned();
+        (listed, std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted"))
+    };
+    fgpu_run(&["-p", "0.5"], &["true"]).ok();
+    let before = look();
+    fgpu_run(&["-p", "0.5"], &["nvidia-smi"]).ok();
+    assert!(look() == before);
+}
