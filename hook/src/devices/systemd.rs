@@ -54,7 +54,7 @@ impl Systemd<'_> {
     /// # Errors
     /// systemd does not answer in time, or refuses.
     pub(super) fn allow(self, unit: &str, cgroup: &str, nodes: &[Node]) -> Result<Option<Added>, Error> {
-        self.try_allow(unit, cgroup, nodes).map_err(|error| {
+        again_if_lost(|| self.try_allow(unit, cgroup, nodes)).map_err(|error| {
             let message = format!(
                 "cannot add the devices to the systemd unit {unit}, without which `systemctl daemon-reload` would \
                  take them away: {}; try again, or use --runtime=fgpu-runtime",
@@ -94,7 +94,7 @@ impl Systemd<'_> {
     /// # Errors
     /// systemd does not answer in time, or refuses.
     pub(super) fn undo(self, added: &Added) -> Result<(), Error> {
-        self.try_undo(added).map_err(|error| {
+        again_if_lost(|| self.try_undo(added)).map_err(|error| {
             let (unit, told) = (&added.unit, told(&error));
             let message = format!("cannot take the devices back from the systemd unit {unit}: {told}");
             Error::new(Code::Internal, message)
@@ -130,6 +130,15 @@ impl Systemd<'_> {
             Reply::Error { name, .. } if name == "org.freedesktop.DBus.Error.ServiceUnknown" => Ok(None),
             Reply::Error { name, text } => Err(refused(&name, &text)),
         }
+    }
+}
+
+/// systemd drops its connections when it executes itself anew. What is asked of it can be asked again.
+fn again_if_lost<T>(ask: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match ask() {
+        Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => ask(),
+        result => result,
     }
 }
 

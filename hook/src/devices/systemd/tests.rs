@@ -92,6 +92,13 @@ fn a_refusal_is_told_with_the_unit() {
 }
 
 #[test]
+fn a_connection_that_is_lost_is_made_again() {
+    let peer = Peer::lost_at_first(vec![Canned::Error("org.freedesktop.systemd1.NoSuchUnit")]);
+    assert!(systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().is_none());
+    assert_eq!(members(&peer.calls()), ["GetUnit"]);
+}
+
+#[test]
 fn the_bus_is_asked_when_systemd_has_no_socket_of_its_own() {
     let peer = Peer::new(vec![Canned::Nothing, Canned::Error("org.freedesktop.systemd1.NoSuchUnit")]);
     let systemd = Systemd { private: Path::new("/nonexistent"), bus: &peer.path, patience: LONG };
