@@ -344,6 +344,20 @@ fn containerd_through_the_runtime() {
 }
 
 #[test]
+fn a_runc_that_fgpu_runtime_would_not_find_is_a_warning() {
+    let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nBinaryName = \"/opt/runc\"\n";
+    let node = Node::with(CONTAINERD, before);
+    let output = node.run(&["containerd", "--runtime"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stderr).contains("`runtimes = [\"/opt/runc\"]`"), "{output:?}");
+    node.good(&["containerd", "--undo"]);
+    node.good(&["containerd"]);
+    let tree: toml::Table = node.text(CONTAINERD).parse().unwrap();
+    let fgpu = &tree["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["fgpu"];
+    assert_eq!(fgpu["options"]["BinaryName"].as_str(), Some("/opt/runc"), "the shim hands it on");
+}
+
+#[test]
 fn containerd_without_a_configuration() {
     let node = Node::new();
     let output = node.run(&["containerd"]);
