@@ -88,7 +88,7 @@ fn asked() -> BTreeMap<String, Vec<(String, u32, u32)>> {
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [name, since, symbol, per_thread] = words[..] else { panic!("{line}") };
-        by_name.entry(name).or_default().push((since.parse().unwrap(), [symbol, per_thread]));
+        by_name.entry(name).or_default().push((since.parse().expect("a version"), [symbol, per_thread]));
     }
     let mut asked: BTreeMap<String, Vec<(String, u32, u32)>> = BTreeMap::new();
     for (name, rows) in by_name {
