@@ -235,3 +235,19 @@ fn what_cannot_be_loaded_again_is_refused() {
     let constant = vec![Instruction::new(LOAD_CONSTANT, 0, 0, 0, 1), rest, RETURN];
     assert_eq!(interpreted(&constant), tried(&allowing(&constant, &[]).unwrap()));
 }
+
+proptest::proptest! {
+    /// The kernel shows us only what its verifier took; we do not rely on it.
+    #[test]
+    fn no_program_can_harm_us(words in proptest::collection::vec(proptest::prelude::any::<(u8, u8, i16, i32)>(), 0..40)) {
+        let program: Vec<Instruction> = words
+            .into_iter()
+            .map(|(code, registers, offset, immediate)| Instruction { code, registers, offset, immediate })
+            .collect();
+        let nodes = [node(240, 7)];
+        let _ = allows(&program, &nodes);
+        if let Ok(wider) = allowing(&program, &nodes) {
+            proptest::prop_assert_eq!(allows(&wider, &nodes), Some(true));
+        }
+    }
+}
