@@ -5,6 +5,7 @@
 //! that load libcuda. The paths below `/run/fgpu` are absolute, so every program runs in a mount namespace of
 //! its own with a `/run` of its own: root, or a kernel that gives user namespaces to anybody.
 
+mod nvidia;
 mod simulated;
 
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use std::{env, process};
 use fgpu_wire::ledger::{self, Usage};
 use fgpu_wire::limits::{self, COMPUTE_CAP, GpuLimit};
 
+pub use nvidia::cudart;
 pub use simulated::versions;
 
 /// The nonce of all test grants.
