@@ -34,6 +34,13 @@ install: all
 	install -m 0755 $(addprefix $(STATIC)/,$(STATIC_PROGRAMS)) target/release/fgpu $(DESTDIR)$(PREFIX)/bin
 	install -m 0644 quota/target/release/libfgpu_cuda.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-cuda.so
 	install -m 0644 quota/target/release/libfgpu_nvml.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-nvml.so
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system packaging/systemd/*
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/*
+ifeq ($(PREFIX),/usr)
+	# These name /usr/bin/fgpu-hook, and the engines read this directory only. Elsewhere: `fgpu setup podman|crio`.
+	install -D -m 0644 -t $(DESTDIR)/usr/share/containers/oci/hooks.d packaging/hooks.d/*.json
+	install -D -m 0644 -t $(DESTDIR)/usr/share/fgpu/hooks.d/precreate packaging/hooks.d/precreate/*.json
+endif
 
 lint:
 	$(CARGO) fmt --all --check

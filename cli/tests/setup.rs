@@ -63,6 +63,20 @@ impl Node {
         self.command(Path::new(env!("CARGO_BIN_EXE_fgpu")), arguments).output().unwrap()
     }
 
+    /// Runs with one folder read-only, in a mount namespace of its own.
+    fn run_with_read_only(&self, folder: &str, arguments: &[&str]) -> Output {
+        let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(self.path(folder));
+        command
+            .arg(env!("CARGO_BIN_EXE_fgpu"))
+            .arg("setup")
+            .args(arguments)
+            .arg("--root")
+            .arg(self.root.path());
+        command.output().unwrap()
+    }
+
     /// Runs what must succeed without a warning; its stdout.
     #[track_caller]
     fn good(&self, arguments: &[&str]) -> String {
@@ -330,6 +344,20 @@ fn containerd_through_the_runtime() {
 }
 
 #[test]
+fn a_runc_that_fgpu_runtime_would_not_find_is_a_warning() {
+    let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nBinaryName = \"/opt/runc\"\n";
+    let node = Node::with(CONTAINERD, before);
+    let output = node.run(&["containerd", "--runtime"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stderr).contains("`runtimes = [\"/opt/runc\"]`"), "{output:?}");
+    node.good(&["containerd", "--undo"]);
+    node.good(&["containerd"]);
+    let tree: toml::Table = node.text(CONTAINERD).parse().unwrap();
+    let fgpu = &tree["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["fgpu"];
+    assert_eq!(fgpu["options"]["BinaryName"].as_str(), Some("/opt/runc"), "the shim hands it on");
+}
+
+#[test]
 fn containerd_without_a_configuration() {
     let node = Node::new();
     let output = node.run(&["containerd"]);
@@ -531,6 +559,36 @@ fn a_user_may_look_and_not_write() {
         assert!(stderr.contains(path), "{stderr}");
     }
     assert_eq!(node.everything(), before);
+}
+
+#[test]
+fn a_read_only_file_system_is_an_error_that_names_the_file() {
+    if !is_root() {
+        return; // only root can mount
+    }
+    let node = Node::with(DOCKER, "{}");
+    let output = node.run_with_read_only("etc", &["docker"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains(DOCKER) && stderr.contains("Read-only file system"), "{stderr}");
+    assert!(!text(&output.stdout).contains("wrote"), "{output:?}");
+    assert_eq!(node.text(DOCKER), "{}");
+    assert_eq!(fs::read_dir(node.path("etc/docker")).unwrap().count(), 1);
+}
+
+#[test]
+fn what_was_written_before_a_failure_is_named_and_the_next_run_goes_on() {
+    if !is_root() {
+        return; // only root can mount
+    }
+    let written = |stdout: &str| stdout.lines().filter(|line| line.starts_with("wrote ")).count();
+    let node = Node::new();
+    fs::create_dir_all(node.path("etc/containers/containers.conf.d")).unwrap();
+    // The hooks come before the drop-in that names their directory.
+    let output = node.run_with_read_only("etc/containers/containers.conf.d", &["podman"]);
+    assert_eq!((output.status.code(), written(&text(&output.stdout))), (Some(1), 2), "{output:?}");
+    assert!(text(&output.stderr).contains(PODMAN), "{output:?}");
+    assert_eq!(written(&node.good(&["podman"])), 1);
 }
 
 #[test]

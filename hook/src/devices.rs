@@ -5,7 +5,7 @@
 //! /proc/<pid>/cgroup ─ cgroup: own and shared cgroups, by descriptor
 //!                       ├ systemd: DeviceAllow of the container's scope (dbus)
 //!                       ├ v1: devices.allow
-//!                       └ v2: device programs (bpf; program: instructions)
+//!                       └ v2: device programs (bpf; program: instructions; pin: files with programs)
 //! ```
 //!
 //! systemd comes first: told of new devices it applies its whole list, and replaces its own program. What then still
@@ -17,6 +17,7 @@ use fgpu_spec::{Code, Error, Node};
 mod bpf;
 mod cgroup;
 mod dbus;
+mod pin;
 mod program;
 mod systemd;
 mod v1;
@@ -61,14 +62,16 @@ impl Opened {
             return Ok(());
         }
         let place = Place::of(pid)?;
+        let mut pins = Vec::new();
         if let Some((unit, path)) = place.scope() {
-            self.unit = Systemd::of_the_node().allow(&unit, &path, nodes)?;
+            let unit = Systemd::of_the_node().allow(&unit, &path, nodes)?;
+            (self.unit, pins) = (unit.added, unit.pins);
         }
         if let Some(branch) = place.v1 {
             v1::allow(branch, nodes, &mut self.rules)?;
         }
         if let Some(branch) = place.v2 {
-            v2::allow(branch, nodes, &mut self.programs)?;
+            v2::allow(branch, nodes, &pins, &mut self.programs)?;
         }
         Ok(())
     }

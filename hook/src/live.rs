@@ -36,12 +36,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use fgpu_allocator::{Claim, Key, Process, Store};
-use fgpu_spec::{Code, Document, Error};
+use fgpu_spec::{Code, Document, Error, Nonce};
 
 use crate::config::Config;
 use crate::grant::Granted;
 use crate::layers::Layers;
-use crate::{bundle, cgroup_of, devices, grant};
+use crate::{bundle, cgroup_of, devices, grant, release};
 use attach::Attached;
 use entry::Stage;
 use state::State;
@@ -51,6 +51,7 @@ use target::Target;
 mod attach;
 mod entry;
 mod file_system;
+mod journal;
 mod mounts;
 mod parameters;
 mod precreate;
@@ -69,6 +70,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is kept of the hook's time for the work after a wait for room.
 const WORK: Duration = Duration::from_secs(5);
+
+/// The longest that poststop takes.
+const POSTSTOP: Duration = Duration::from_secs(10);
 
 /// createRuntime and prestart: gives the container whose state is on `input` its share, within `timeout`. It must be
 /// shorter than the one in the hook's definition, after which the runtime kills the hook; `fgpu/wait` ends 5 s before
@@ -157,15 +161,35 @@ fn undo_mounts(attached: Attached, target: &mut Target, mut error: Error) -> Err
     error
 }
 
-/// poststop without a grant: gives back what the container whose state is on `input` held. By the grant in its
-/// annotations if that is this container's, else by its name, and then only a lease that nobody lives on: a new
-/// container of the same name keeps its own.
+/// poststop: gives back what the container whose state is on `input` held. By `grant` if the front end that made the
+/// container put it into the hook's arguments; else by the grant in its annotations if that is this container's; else by
+/// its name, and then only a lease that nobody lives on: a new container of the same name keeps its own.
 ///
-/// # Errors
-/// What could not be done. The runtime has forgotten the container and does not try again, so this is for a log only.
-pub fn poststop(input: impl Read) -> Result<(), Error> {
-    enter_poststop()?;
-    let state = State::read(input)?;
+/// A hook that fails helps nobody: the runtime has forgotten the container by then and does not try again. So what could
+/// not be done goes to standard error and the system's log, and is left to the reconciler. It takes 10 s at most, then
+/// the process ends with status 0.
+///
+/// This changes the process, as [`create`] does.
+pub fn poststop(mut input: impl Read, grant: Option<Nonce>) {
+    let words = "fgpu: internal: poststop took too long; fgpu gc releases what it did not\n";
+    let entered = entry::enter(Stage::Release).and_then(|()| Deadline::set(POSTSTOP, words, 0));
+    let released = match grant {
+        Some(nonce) => {
+            let released = release(&nonce);
+            // The state says nothing that the grant does not, but whoever writes it must not meet a closed pipe.
+            let _ = std::io::copy(&mut input, &mut std::io::sink());
+            entered.and(released)
+        }
+        None => entered.and_then(|_| State::read(input)).and_then(|state| release_by_state(&state)),
+    };
+    if let Err(error) = released {
+        eprintln!("{error}");
+        journal::tell(&error);
+    }
+}
+
+/// Releases what the container of this state held.
+fn release_by_state(state: &State) -> Result<(), Error> {
     let store = Store::open(&Config::load()?.state_dir)?;
     // The engine may have removed the bundle already.
     let text = bundle::read(&state.bundle.join("config.json"));
@@ -175,18 +199,7 @@ pub fn poststop(input: impl Read) -> Result<(), Error> {
         store.release(&nonce)?;
         return Ok(());
     }
-    store.release_dead(&key(&state)?)?;
-    Ok(())
-}
-
-/// What poststop does before anything else; it ends the process with status 0 when it takes too long.
-///
-/// # Errors
-/// The kernel does not let us.
-pub fn enter_poststop() -> Result<(), Error> {
-    entry::enter(Stage::Release)?;
-    let words = "fgpu: internal: poststop took too long; fgpu gc releases what it did not\n";
-    Deadline::set(Duration::from_secs(10), words, 0)?;
+    store.release_dead(&key(state)?)?;
     Ok(())
 }
 

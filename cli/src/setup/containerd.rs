@@ -18,6 +18,8 @@ const NOTE: &str = "written by `fgpu setup containerd`, removed by `fgpu setup c
 /// The names of the CRI plugin's runtime part in version 2, and from version 3 on.
 const PLUGINS: [&str; 2] = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
 
+/// What config.toml shall be.
+///
 /// # Errors
 /// `internal` if the file cannot be read, is of version 1, has CRI switched off or a runtime `fgpu` that is not ours.
 pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
@@ -92,6 +94,12 @@ fn add(
             "{} sets no options for the runtime runc, so fgpu gets none: where kubelet's cgroup driver is systemd, \
              both need `SystemdCgroup = true`",
             system.shown(PATH)
+        ));
+    }
+    let real = stock.get("options").and_then(|options| options.get("BinaryName")?.as_str());
+    if let Some(real) = real.filter(|real| is_runtime && !real.is_empty() && *real != "runc") {
+        warnings.push(format!(
+            "the node's runc is {real}: fgpu-runtime uses it with `runtimes = [\"{real}\"]` in /etc/fgpu/config.toml"
         ));
     }
     if let Some(found) = file.find(&["imports"])

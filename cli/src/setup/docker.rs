@@ -14,6 +14,8 @@ const SHIM: &str = "io.containerd.fgpu.v2";
 /// The first Docker that knows `runtimeType` in daemon.json, and `--annotation`.
 const FIRST_WITH_SHIMS: u32 = 24;
 
+/// What daemon.json shall be.
+///
 /// # Errors
 /// `internal` if daemon.json cannot be read or has a runtime `fgpu` that is not ours, or if Docker is too old.
 pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {

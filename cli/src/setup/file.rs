@@ -222,3 +222,27 @@ fn replace(temporary: &Path, target: &Path, text: &str) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(temporary, target)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_changed_meanwhile_is_not_overwritten() {
+        let root = tempfile::tempdir().unwrap();
+        let system = System::new(Some(root.path())).unwrap();
+        let change = Change { path: "/f".into(), before: Some("old".into()), after: Some("ours".into()) };
+        for now in [Some("theirs"), None] {
+            let place = system.place("/f");
+            match now {
+                Some(text) => fs::write(&place, text).unwrap(),
+                None => fs::remove_file(&place).unwrap(),
+            }
+            assert!(change.apply(&system).unwrap_err().message.contains("was changed meanwhile"));
+            assert_eq!(fs::read_to_string(&place).ok().as_deref(), now);
+        }
+        fs::write(system.place("/f"), "old").unwrap();
+        change.apply(&system).unwrap();
+        assert_eq!(system.read("/f").unwrap().as_deref(), Some("ours"));
+    }
+}

@@ -41,6 +41,8 @@ pub(super) struct Engine {
     pub(super) next: &'static [&'static str],
 }
 
+/// What the hook files and our drop-in shall be.
+///
 /// # Errors
 /// `internal` if a configuration file cannot be read, or undoes what is needed.
 pub(super) fn plan(system: &System, engine: &Engine, wish: Wish) -> Result<Plan, Error> {

@@ -8,8 +8,7 @@
 //!
 //! `--timeout` must be shorter than the `timeout` of the hook's definition, at which the runtime kills the hook.
 //!
-//! A poststop hook that fails helps nobody: the runtime has forgotten the container by then and does not try
-//! again. So it always exits 0 and says what failed; the reconciler finds what it could not release.
+//! poststop always exits 0, see [`live::poststop`].
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -34,8 +33,15 @@ fn main() -> ExitCode {
             Some(timeout) => live::create(input().lock(), timeout),
             None => return usage(),
         },
-        ["poststop"] => return released(live::poststop(input().lock())),
-        ["poststop", nonce] => return poststop(nonce),
+        ["poststop"] => return poststop(None),
+        ["poststop", nonce] => match nonce.parse::<Nonce>() {
+            Ok(nonce) => return poststop(Some(nonce)),
+            Err(()) => {
+                drain();
+                eprintln!("fgpu-hook: {nonce:?} is no grant");
+                return ExitCode::SUCCESS;
+            }
+        },
         _ => return usage(),
     };
     match result {
@@ -63,23 +69,14 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-fn released(result: Result<(), fgpu_spec::Error>) -> ExitCode {
-    if let Err(error) = result {
-        eprintln!("{error}");
+fn poststop(grant: Option<Nonce>) -> ExitCode {
+    let input = std::io::stdin().lock();
+    match grant {
+        // A person who releases a grant by hand has no state to type.
+        Some(_) if input.is_terminal() => live::poststop(std::io::empty(), grant),
+        _ => live::poststop(input, grant),
     }
     ExitCode::SUCCESS
-}
-
-fn poststop(nonce: &str) -> ExitCode {
-    let result = live::enter_poststop();
-    drain();
-    match nonce.parse::<Nonce>() {
-        Ok(nonce) => released(result.and_then(|()| fgpu_hook::release(&nonce))),
-        Err(()) => {
-            eprintln!("fgpu-hook: {nonce:?} is no grant");
-            ExitCode::SUCCESS
-        }
-    }
 }
 
 /// Reads what is on standard input where it says nothing that the arguments do not: a runtime that writes it must not

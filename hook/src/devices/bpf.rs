@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code, reason = "bpf(2) takes a union of records with addresses in them")]
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{CStr, c_int, c_long};
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -16,6 +16,8 @@ use super::program::Instruction;
 
 /// `enum bpf_cmd`.
 const PROG_LOAD: c_int = 5;
+const OBJ_PIN: c_int = 6;
+const OBJ_GET: c_int = 7;
 const PROG_ATTACH: c_int = 8;
 const PROG_DETACH: c_int = 9;
 const PROG_GET_FD_BY_ID: c_int = 13;
@@ -48,6 +50,14 @@ struct Load {
     kern_version: u32,
     prog_flags: u32,
     prog_name: [u8; 16],
+}
+
+/// For `BPF_OBJ_PIN` and `BPF_OBJ_GET`.
+#[repr(C)]
+struct Pin {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
 }
 
 /// For `BPF_PROG_ATTACH` and `BPF_PROG_DETACH`.
@@ -201,6 +211,21 @@ fn get_info(program: BorrowedFd, info: &mut Info) -> Result<(), Errno> {
     };
     // SAFETY: `info` is `info_len` bytes; the one buffer that it can name is as long as it says, and zero else.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attr) }?;
+    Ok(())
+}
+
+/// The program that a file of a BPF file system holds.
+pub(super) fn pinned(file: &CStr) -> Result<OwnedFd, Errno> {
+    let mut attr = Pin { pathname: file.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
+    // SAFETY: `pathname` ends with NUL and is only read.
+    unsafe { bpf_fd(OBJ_GET, &mut attr) }
+}
+
+/// Makes a file that holds a program. A name with a dot is refused by the kernel.
+pub(super) fn pin(file: &CStr, program: BorrowedFd) -> Result<(), Errno> {
+    let mut attr = Pin { pathname: file.as_ptr() as u64, bpf_fd: number(program), file_flags: 0 };
+    // SAFETY: `pathname` ends with NUL and is only read.
+    unsafe { bpf(OBJ_PIN, &mut attr) }?;
     Ok(())
 }
 

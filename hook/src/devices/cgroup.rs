@@ -142,6 +142,16 @@ impl Branch {
 /// How many at the end of a branch are the container's own.
 fn own(branch: &[Cgroup], pid: i32) -> Result<usize, Error> {
     let below_root = branch.get(1..).unwrap_or_default();
+    if let Some(innermost) = below_root.last()
+        && !innermost.holds(pid)?
+    {
+        let path = innermost.path.display();
+        let message = format!(
+            "process {pid} is not in the cgroup {path}: it has ended, or /proc and {ROOT} show different machines' \
+             cgroups; run the hook where the container engine runs"
+        );
+        return Err(Error::new(Code::Internal, message));
+    }
     let mut count = 0;
     for cgroup in below_root.iter().rev() {
         if count > 0 && !cgroup.is_scope() || !cgroup.only_holds(pid)? {
@@ -207,22 +217,31 @@ impl Cgroup {
         nix::fcntl::openat(&self.directory, name, flags, Mode::empty())
     }
 
+    /// The processes in it, not those below it. One that this PID namespace cannot see is 0.
+    fn processes(&self) -> Result<Vec<i32>, Error> {
+        match self.read("cgroup.procs") {
+            Ok(processes) => Ok(processes.lines().map(|process| process.parse().unwrap_or(0)).collect()),
+            // Gone in the meantime, and with it its processes.
+            Err(Errno::ENOENT | Errno::ENODEV) => Ok(Vec::new()),
+            Err(errno) => Err(Error::io("list the processes of the cgroup", &self.path, &errno.into())),
+        }
+    }
+
+    fn holds(&self, pid: i32) -> Result<bool, Error> {
+        Ok(self.processes()?.contains(&pid))
+    }
+
     /// Whether no process but this one and its descendants is in it or below it.
     fn only_holds(&self, pid: i32) -> Result<bool, Error> {
-        let failed = |errno: Errno| Error::io("look through the cgroup", &self.path, &errno.into());
-        match self.read("cgroup.procs") {
-            Ok(processes) => {
-                // One that this PID namespace cannot see is 0.
-                let mut processes = processes.lines().map(|process| process.parse().unwrap_or(0));
-                if processes.any(|process| !is_or_descends_from(process, pid)) {
-                    return Ok(false);
-                }
-            }
-            // Gone in the meantime, and with it its processes.
-            Err(Errno::ENOENT | Errno::ENODEV) => return Ok(true),
-            Err(errno) => return Err(failed(errno)),
+        if self.processes()?.into_iter().any(|process| !is_or_descends_from(process, pid)) {
+            return Ok(false);
         }
-        for name in self.children().map_err(failed)? {
+        let failed = |errno: Errno| Error::io("look through the cgroup", &self.path, &errno.into());
+        let children = match self.children() {
+            Err(Errno::ENOENT | Errno::ENODEV) => return Ok(true),
+            children => children.map_err(failed)?,
+        };
+        for name in children {
             match self.child(&name) {
                 Ok(child) if !child.only_holds(pid)? => return Ok(false),
                 Ok(_) => {}
@@ -281,7 +300,28 @@ fn parent(process: i32) -> std::io::Result<i32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::machine::{Group, Tenant, Version, with};
     use super::*;
+
+    /// As when `/proc` is one machine's and the cgroups are another's.
+    #[test]
+    fn a_path_that_leads_to_another_cgroup_is_refused() {
+        for version in [Version::V1, Version::V2] {
+            with(version, || {
+                let (mine, other) = (Group::new(version), Group::new(version));
+                let tenant = Tenant::new(mine.path());
+                let mount = Group::root(version);
+                let open = |group: &Group| {
+                    let root = nix::fcntl::open(&mount, directory_flags(), Mode::empty()).unwrap();
+                    let path = format!("/{}", group.path().strip_prefix(&mount).unwrap().display());
+                    Branch::open(root, mount.clone(), &path, tenant.pid())
+                };
+                assert_eq!(open(&mine).unwrap().own.len(), 1);
+                let error = open(&other).unwrap_err();
+                assert!(error.message.contains("is not in the cgroup"), "{error}");
+            });
+        }
+    }
 
     #[test]
     fn each_hierarchy_has_its_own_path() {

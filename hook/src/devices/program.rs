@@ -50,6 +50,8 @@ const CALL: u8 = class::JMP | 0x80;
 const EXIT: u8 = class::JMP | 0x90;
 const MOVE: u8 = class::ALU64 | 0xb0;
 const AND: u8 = class::ALU64 | 0x50;
+const XOR: u8 = class::ALU64 | 0xa8;
+const XOR_32: u8 = class::ALU | 0xa8;
 const SHIFT_RIGHT: u8 = class::ALU64 | 0x70;
 const JUMP_IF_NOT: u8 = class::JMP | 0x50;
 
@@ -71,6 +73,13 @@ impl Instruction {
 
     const fn source(self) -> u8 {
         self.registers >> 4
+    }
+
+    /// Blinding writes a constant of zero as a register that is xored with itself; the verifier takes that for a read
+    /// of what was never written.
+    const fn is_zeroing(self) -> bool {
+        let is_xor = matches!(self.code, XOR_32 | XOR);
+        is_xor && self.destination() == self.source()
     }
 }
 
@@ -162,10 +171,16 @@ fn reloadable(program: &[Instruction]) -> Result<Vec<Instruction>, Unfit> {
         // The source is a register only where the code says so; else it is zero, and register 0 is used anyway.
         used |= 1 << instruction.source();
     }
-    if used & 1 << BLINDING == 0 {
-        return Ok(program.to_vec());
+    let mut program = match used & 1 << BLINDING {
+        0 => program.to_vec(),
+        _ => unblinded(program, used).ok_or(Unfit::Blinded)?,
+    };
+    for instruction in &mut program {
+        if instruction.is_zeroing() {
+            *instruction = Instruction::new(MOVE, instruction.destination(), 0, 0, 0);
+        }
     }
-    unblinded(program, used).ok_or(Unfit::Blinded)
+    Ok(program)
 }
 
 /// With `bpf_jit_harden` the kernel replaces a constant by two that make it together in a register of its own, which a

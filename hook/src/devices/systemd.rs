@@ -11,6 +11,7 @@ use std::time::Duration;
 use fgpu_spec::{Code, Error, Node};
 
 use super::dbus::{Body, Connection, Contents, Method, Reply};
+use super::pin::Pin;
 
 /// systemd's own socket, which systemctl uses too; it works without a bus.
 const PRIVATE: &str = "/run/systemd/private";
@@ -47,14 +48,22 @@ pub(super) struct Added {
     before: Rules,
 }
 
+/// What [`Systemd::allow`] found and did.
+#[derive(Debug, Default)]
+pub(super) struct Unit {
+    /// `None`: there is no systemd, it has no such unit, the unit limits no devices, or it has these already.
+    pub(super) added: Option<Added>,
+    /// Where systemd takes the unit's device programs from.
+    pub(super) pins: Vec<Pin>,
+}
+
 impl Systemd<'_> {
-    /// Adds the devices to the scope that this cgroup was made for. `None`: there is no systemd, it has no such unit, the
-    /// unit limits no devices, or it has these already.
+    /// Adds the devices to the scope that this cgroup was made for.
     ///
     /// # Errors
     /// systemd does not answer in time, or refuses.
-    pub(super) fn allow(self, unit: &str, cgroup: &str, nodes: &[Node]) -> Result<Option<Added>, Error> {
-        self.try_allow(unit, cgroup, nodes).map_err(|error| {
+    pub(super) fn allow(self, unit: &str, cgroup: &str, nodes: &[Node]) -> Result<Unit, Error> {
+        again_if_lost(|| self.try_allow(unit, cgroup, nodes)).map_err(|error| {
             let message = format!(
                 "cannot add the devices to the systemd unit {unit}, without which `systemctl daemon-reload` would \
                  take them away: {}; try again, or use --runtime=fgpu-runtime",
@@ -64,29 +73,12 @@ impl Systemd<'_> {
         })
     }
 
-    fn try_allow(self, unit: &str, cgroup: &str, nodes: &[Node]) -> io::Result<Option<Added>> {
-        let Some(mut scope) = self.scope(unit)? else { return Ok(None) };
+    fn try_allow(self, unit: &str, cgroup: &str, nodes: &[Node]) -> io::Result<Unit> {
+        let Some(mut scope) = self.scope(unit)? else { return Ok(Unit::default()) };
         if scope.get("ControlGroup")?.property()? != cgroup {
-            return Ok(None); // a namesake
+            return Ok(Unit::default()); // a namesake
         }
-        let before = scope.rules()?;
-        // With `auto` an empty list allows everything, and one with an entry allows no more than that.
-        if before.is_empty() && scope.get("DevicePolicy")?.property()? == "auto" {
-            return Ok(None);
-        }
-        let rules: Rules = nodes.iter().filter(|node| !covered(&before, node)).flat_map(rules).collect();
-        if rules.is_empty() {
-            return Ok(None);
-        }
-        let before = before.into_iter().filter(|(path, _)| rules.iter().any(|(added, _)| added == path));
-        let added = Added { unit: unit.to_owned(), before: before.collect(), rules };
-        scope.set(&[("DeviceAllow", &added.rules)])?;
-        // systemd answers before it applies a change, but it applies all before it reads the next call.
-        let now = scope.rules()?;
-        if !added.rules.iter().all(|rule| now.contains(rule)) {
-            return Err(io::Error::other("it took the change and does not show it"));
-        }
-        Ok(Some(added))
+        Ok(Unit { pins: scope.pins()?, added: scope.add(nodes)? })
     }
 
     /// Takes back what was added, unless it is gone already.
@@ -94,7 +86,7 @@ impl Systemd<'_> {
     /// # Errors
     /// systemd does not answer in time, or refuses.
     pub(super) fn undo(self, added: &Added) -> Result<(), Error> {
-        self.try_undo(added).map_err(|error| {
+        again_if_lost(|| self.try_undo(added)).map_err(|error| {
             let (unit, told) = (&added.unit, told(&error));
             let message = format!("cannot take the devices back from the systemd unit {unit}: {told}");
             Error::new(Code::Internal, message)
@@ -133,6 +125,15 @@ impl Systemd<'_> {
     }
 }
 
+/// systemd drops its connections when it executes itself anew. What is asked of it can be asked again.
+fn again_if_lost<T>(ask: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match ask() {
+        Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => ask(),
+        result => result,
+    }
+}
+
 /// A scope that systemd knows.
 struct Scope {
     connection: Connection,
@@ -142,6 +143,10 @@ struct Scope {
 
 impl Scope {
     fn get(&mut self, property: &str) -> io::Result<Contents> {
+        done(self.ask(property)?)
+    }
+
+    fn ask(&mut self, property: &str) -> io::Result<Reply> {
         let method = Method {
             destination: NAME,
             path: &self.path,
@@ -149,7 +154,43 @@ impl Scope {
             member: "Get",
         };
         let body = Body::default().string("org.freedesktop.systemd1.Scope").string(property);
-        done(self.connection.call(method, body)?)
+        self.connection.call(method, body)
+    }
+
+    fn add(&mut self, nodes: &[Node]) -> io::Result<Option<Added>> {
+        let before = self.rules()?;
+        // With `auto` an empty list allows everything, and one with an entry allows no more than that.
+        if before.is_empty() && self.get("DevicePolicy")?.property()? == "auto" {
+            return Ok(None);
+        }
+        let rules: Rules = nodes.iter().filter(|node| !covered(&before, node)).flat_map(rules).collect();
+        if rules.is_empty() {
+            return Ok(None);
+        }
+        let before = before.into_iter().filter(|(path, _)| rules.iter().any(|(added, _)| added == path));
+        let added = Added { unit: self.unit.clone(), before: before.collect(), rules };
+        self.set(&[("DeviceAllow", &added.rules)])?;
+        // systemd answers before it applies a change, but it applies all before it reads the next call.
+        let now = self.rules()?;
+        if !added.rules.iter().all(|rule| now.contains(rule)) {
+            return Err(io::Error::other("it took the change and does not show it"));
+        }
+        Ok(Some(added))
+    }
+
+    fn pins(&mut self) -> io::Result<Vec<Pin>> {
+        match self.ask("BPFProgram")? {
+            Reply::Return(contents) => {
+                let programs = contents.property_pairs()?;
+                let device = programs.iter().filter(|(attach_type, _)| attach_type == "device");
+                Ok(device.filter_map(|(_, path)| Pin::new(path)).collect())
+            }
+            // Before version 249.
+            Reply::Error { name, .. } if name == "org.freedesktop.DBus.Error.UnknownProperty" => {
+                Ok(Vec::new())
+            }
+            Reply::Error { name, text } => Err(refused(&name, &text)),
+        }
     }
 
     fn rules(&mut self) -> io::Result<Rules> {

@@ -2,8 +2,10 @@
 
 use fgpu_spec::Code;
 
+use super::cgroup::Place;
+use super::pin::Pin;
 use super::program::tests::{allow_all, calling, deny_all, recorded};
-use super::{bpf, open};
+use super::{bpf, open, v2};
 
 pub(super) mod machine;
 
@@ -140,6 +142,51 @@ fn a_cgroup_with_somebody_else_in_it_is_not_changed() {
             });
         }
     }
+}
+
+/// crun 1.28 under systemd: what is in a file is attached again on a reload.
+#[test]
+fn a_file_that_holds_the_program_gets_the_new_one() {
+    use std::os::fd::AsFd;
+    with(Version::V2, || {
+        let group = Group::new(Version::V2);
+        let (old, other) = (bpf::load(&recorded("crun")).unwrap(), bpf::load(&recorded("systemd")).unwrap());
+        let pin = |name: &str, program: &std::os::fd::OwnedFd| {
+            let path = format!("{}/{name}", machine::PINS);
+            bpf::pin(&std::ffi::CString::new(path.clone()).unwrap(), program.as_fd()).unwrap();
+            Pin::new(&path).unwrap()
+        };
+        let pins = [pin("other_scope", &other), pin("x_scope", &old)];
+        let attach = || bpf::attach(group.directory().as_fd(), old.as_fd(), bpf::ALLOW_MULTI, None).unwrap();
+        attach();
+        let mut tenant = Tenant::new(group.path());
+        let pid = tenant.pid();
+        // A hook that was killed left this.
+        pin("x_scope_fgpu", &other);
+        let allow = || {
+            let mut done = Vec::new();
+            let branch = Place::of(pid).unwrap().v2.unwrap();
+            v2::allow(branch, &[node(240, 7)], &pins, &mut done).unwrap();
+            assert!(pins[0].holds(&other), "not this cgroup's program");
+            assert!(!pins[1].holds(&old));
+            assert!(!std::path::Path::new(machine::PINS).join("x_scope_fgpu").exists());
+            done.pop().unwrap()
+        };
+        allow().undo().unwrap();
+        assert!(pins[1].holds(&old));
+
+        let replaced = allow();
+        assert!(tenant.may("rw", ASKED));
+        attach(); // a reload that had opened the file before
+        replaced.undo().unwrap();
+        assert_eq!(group.programs().0, [bpf::id(old.as_fd()).unwrap()]);
+        assert!(!tenant.may("rw", ASKED));
+
+        let replaced = allow();
+        pins[1].put(&other).unwrap();
+        replaced.undo().unwrap();
+        assert!(pins[1].holds(&other), "somebody else's is not taken out");
+    });
 }
 
 #[test]

@@ -14,6 +14,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 use super::bpf;
 use super::cgroup::{Branch, Cgroup};
+use super::pin::Pin;
 use super::program::{allowing, allows};
 
 /// How often a cgroup is looked at again because its programs were exchanged meanwhile (systemd does that on a reload).
@@ -25,14 +26,23 @@ pub(super) struct Replaced {
     cgroup: Rc<Cgroup>,
     old: OwnedFd,
     new: OwnedFd,
+    /// The file that held the old one and now holds the new one.
+    pin: Option<Pin>,
 }
 
 /// Allows the devices in the container's own cgroups. What was done is put into `done` as it is done, so that it is
 /// known if a later step fails.
 ///
+/// `pins` are the files from which systemd attaches programs to the container's scope, and would again on a reload.
+///
 /// # Errors
 /// A cgroup that is not the container's own forbids a device, or a program cannot be read or replaced.
-pub(super) fn allow(branch: Branch, nodes: &[Node], done: &mut Vec<Replaced>) -> Result<(), Error> {
+pub(super) fn allow(
+    branch: Branch,
+    nodes: &[Node],
+    pins: &[Pin],
+    done: &mut Vec<Replaced>,
+) -> Result<(), Error> {
     for cgroup in &branch.shared {
         for program in attached(cgroup)?.programs {
             // What cannot be told is left to the kernel.
@@ -44,12 +54,17 @@ pub(super) fn allow(branch: Branch, nodes: &[Node], done: &mut Vec<Replaced>) ->
         }
     }
     for cgroup in branch.own {
-        allow_in(&Rc::new(cgroup), nodes, done)?;
+        allow_in(&Rc::new(cgroup), nodes, pins, done)?;
     }
     Ok(())
 }
 
-fn allow_in(cgroup: &Rc<Cgroup>, nodes: &[Node], done: &mut Vec<Replaced>) -> Result<(), Error> {
+fn allow_in(
+    cgroup: &Rc<Cgroup>,
+    nodes: &[Node],
+    pins: &[Pin],
+    done: &mut Vec<Replaced>,
+) -> Result<(), Error> {
     'again: for _ in 0..MOST_TRIES {
         let attached = attached(cgroup)?;
         for old in attached.programs {
@@ -57,8 +72,15 @@ fn allow_in(cgroup: &Rc<Cgroup>, nodes: &[Node], done: &mut Vec<Replaced>) -> Re
                 continue;
             }
             let new = widened(cgroup, &old, nodes)?;
-            match replace(cgroup, &old, &new, attached.flags) {
-                Ok(()) => done.push(Replaced { cgroup: cgroup.clone(), old, new }),
+            // The file comes first: should systemd reload just now, it attaches what is in it.
+            let pin = pins.iter().find(|pin| pin.holds(&old)).cloned();
+            done.push(Replaced { cgroup: cgroup.clone(), old, new, pin });
+            let Some(replaced) = done.last() else { continue };
+            if let Some(pin) = &replaced.pin {
+                pin.put(&replaced.new)?;
+            }
+            match replace(cgroup, &replaced.old, &replaced.new, attached.flags) {
+                Ok(()) => {}
                 Err(Errno::ENOENT) => continue 'again,
                 Err(errno) => return Err(failed("replace", cgroup, errno)),
             }
@@ -169,16 +191,26 @@ impl Replaced {
     /// Puts the old program back, if the new one is still there: who replaced it since has decided anew. A cgroup
     /// that is gone has no program.
     pub(super) fn undo(self) -> Result<(), Error> {
-        let undone = || -> Result<(), Errno> {
-            let (ids, flags) = bpf::query(self.cgroup.directory())?;
-            if !ids.contains(&bpf::id(self.new.as_fd())?) {
-                return Ok(());
-            }
-            replace(&self.cgroup, &self.new, &self.old, flags)
+        let pin = match &self.pin {
+            Some(pin) if pin.holds(&self.new) => pin.put(&self.old),
+            _ => Ok(()),
         };
-        match undone() {
+        let attached = match self.undo_attached() {
             Ok(()) | Err(Errno::ENOENT | Errno::ENODEV) => Ok(()),
             Err(errno) => Err(failed("put back", &self.cgroup, errno)),
+        };
+        attached.and(pin)
+    }
+
+    fn undo_attached(&self) -> Result<(), Errno> {
+        let (ids, flags) = bpf::query(self.cgroup.directory())?;
+        if !ids.contains(&bpf::id(self.new.as_fd())?) {
+            return Ok(());
         }
+        // Somebody attached the old one again, and none can be there twice.
+        if ids.contains(&bpf::id(self.old.as_fd())?) {
+            return bpf::detach(self.cgroup.directory(), &self.new);
+        }
+        replace(&self.cgroup, &self.new, &self.old, flags)
     }
 }

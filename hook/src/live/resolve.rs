@@ -223,7 +223,10 @@ fn make_file(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
 fn make_directory(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     mkdirat(directory, name, Mode::from_raw_mode(0o755))?;
     let flags = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-    openat2_patiently(directory, Path::new(name), flags, Mode::empty(), ONE)
+    openat2_patiently(directory, Path::new(name), flags, Mode::empty(), ONE).inspect_err(|_| {
+        // Only what is empty goes. Nobody else takes note of it.
+        let _ = unlinkat(directory, name, AtFlags::REMOVEDIR);
+    })
 }
 
 /// What is at a component that could not be opened and cannot be made: a link to nothing.

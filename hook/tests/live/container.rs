@@ -43,8 +43,32 @@ impl Container {
     /// Starts its process. `script` mounts what this container has beside its root, in its namespace; `$R` is the root.
     pub(crate) fn start(&mut self, script: &str) {
         let script = format!("mount --bind $R $R; {script}\necho ready; read wait");
-        let mut process = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-euc", &script])
+        let unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-euc", &script];
+        self.process = Some(self.spawn_ready(&unshare));
+    }
+
+    /// The same with a user namespace, in which the container's root is `owner` on the host.
+    pub(crate) fn start_owned_by(&mut self, owner: u32, script: &str) {
+        std::os::unix::fs::chown(&self.rootfs, Some(owner), Some(owner)).unwrap();
+        // One process makes the namespaces. It has no id in them and cannot mount; the next one enters as their root.
+        let unshare =
+            ["unshare", "--user", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read wait"];
+        let mut maker = self.spawn_ready(&unshare);
+        let pid = maker.id().to_string();
+        for map in ["uid_map", "gid_map"] {
+            fs::write(format!("/proc/{pid}/{map}"), format!("0 {owner} 65536\n")).unwrap();
+        }
+        let script = format!("mount --bind $R $R; {script}\necho ready; read wait");
+        let enter = ["nsenter", "--user", "--mount", "--target", &pid, "--setuid", "0", "--setgid", "0"];
+        self.process = Some(self.spawn_ready(&[&enter[..], &["sh", "-euc", &script]].concat()));
+        maker.kill().unwrap();
+        maker.wait().unwrap();
+    }
+
+    /// Starts a program and waits until it says `ready`.
+    fn spawn_ready(&self, words: &[&str]) -> Child {
+        let mut process = Command::new(words[0])
+            .args(&words[1..])
             .env("R", &self.rootfs)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -52,8 +76,8 @@ impl Container {
             .unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n", "{script}");
-        self.process = Some(process);
+        assert_eq!(line, "ready\n", "{words:?}");
+        process
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -123,9 +123,10 @@ const CASES: &[Case] = &[
         Works,
     ),
     case(
-        "a library is a chain of 30 links",
+        // The kernel counts on when it starts a look-up over, so more than a third of its 40 may be too many.
+        "a library is a chain of 12 links",
         |g| {
-            (0..30).for_each(|n| g.link(&format!("usr/lib64/l{n}"), format!("l{}", n + 1)));
+            (0..12).for_each(|n| g.link(&format!("usr/lib64/l{n}"), format!("l{}", n + 1)));
             g.link(CUDA, "l0");
         },
         Works,

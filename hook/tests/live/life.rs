@@ -1,6 +1,7 @@
 //! A container's way through the hooks.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -99,6 +100,34 @@ fn mounts_have_the_flags_of_the_other_front_ends() {
     has("/run/extra", &["rw", "nosuid", "nodev"], &[]);
     has("/dev/nvidia0", &["rw", "nosuid", "noexec"], &["nodev"]);
     assert!(!mounts.contains("shared:"), "{mounts}");
+}
+
+/// The file systems of such a container know no id of the host's: what is made in them must belong to its own root.
+#[test]
+fn a_container_with_a_user_namespace_gets_its_share() {
+    const OWNER: u32 = 100_000;
+    let node = Node::new(1);
+    let mut container = Container::new(&node, QUARTER);
+    for folder in ["dev", "run"] {
+        fs::create_dir(container.rootfs.join(folder)).unwrap();
+    }
+    container.start_owned_by(
+        OWNER,
+        "for at in dev run; do mount -t tmpfs -o mode=755,uid=0,gid=0 $at $R/$at; done",
+    );
+    let output = container.hook(&node, &["createRuntime"]);
+    assert_eq!(told(&output), "exit status: 0: ");
+    assert_has_its_gpu(&node, &container, "user namespace");
+    for made in ["/usr", "/usr/lib64", "/run/fgpu", "/run/fgpu/driver"] {
+        assert_eq!(container.stat(made).unwrap().st_uid, OWNER, "{made}");
+    }
+    container.kill();
+    for made in ["usr/bin/nvidia-smi", "usr/lib64/libcuda.so.1"] {
+        let stat = container.rootfs.join(made).metadata().unwrap();
+        assert_eq!((stat.uid(), stat.gid()), (OWNER, OWNER), "{made}");
+    }
+    assert_eq!(told(&container.hook(&node, &["poststop"])), "exit status: 0: ");
+    node.assert_nothing_held("user namespace");
 }
 
 /// What `--privileged` gives: every device node of the host, made by the runtime or, with a user namespace, mounted.

@@ -12,7 +12,7 @@
 //! What we have no entry for (an imported handle, say) passes through: who created it counts it, as long as it
 //! lives and has the handle or a mapping. What it gave to another process and let go of itself is counted nowhere.
 
-use core::ffi::c_ulonglong;
+use core::ffi::{c_int, c_ulonglong, c_void};
 
 use fgpu_quota_core::allocations::{Entry, Kind, Table};
 use fgpu_quota_core::process::Process;
@@ -148,6 +148,28 @@ pub(crate) unsafe fn retain(handle: *mut Handle, address: Address) -> Result {
         {
             entry.link = entry.link.wrapping_add(REFERENCE);
             point(&mut table, handle, block);
+        }
+    }
+    result
+}
+
+/// # Safety
+/// As `cuMemImportFromShareableHandle`.
+pub(crate) unsafe fn import(handle: *mut Handle, shared: *mut c_void, kind: c_int) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::cuMemImportFromShareableHandle(handle, shared, kind) };
+    if result == SUCCESS
+        && let Some(process) = Process::registered()
+    {
+        // SAFETY: written by the driver, which succeeded.
+        let handle = unsafe { *handle };
+        let mut table = process.allocations.lock();
+        // Our own, come back under its old name: one more reference.
+        let block = table.get_mut(Kind::Handle, handle).map(|entry| entry.link);
+        if let Some(block) = block
+            && let Some(entry) = table.get_mut(Kind::Block, block)
+        {
+            entry.link = entry.link.wrapping_add(REFERENCE);
         }
     }
     result

@@ -40,6 +40,7 @@ fgpu_quota_core::symbols! {
         ) = vmm::create;
         Free cuMemRelease(handle: Handle) = vmm::release;
         Hold cuMemRetainAllocationHandle(handle: *mut Handle, address: Address) = vmm::retain;
+        Hold cuMemImportFromShareableHandle(handle: *mut Handle, shared: *mut c_void, kind: c_int) = vmm::import;
         Hold cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: Handle, flags: c_ulonglong)
             = vmm::map;
         Free cuMemUnmap(pointer: Pointer, bytes: usize) = vmm::unmap;

@@ -72,7 +72,7 @@ pub const TABLE: &[(Class, &[&str])] = &[
     ]),
     (Class::Held, &[
         "cuCtxAttach", "cuCtxFromGreenCtx", "cuMemGetDefaultMemPool", "cuMemGetMemPool", "cuMemMap",
-        "cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz", "cuMemRetainAllocationHandle",
+        "cuMemImportFromShareableHandle", "cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz", "cuMemRetainAllocationHandle",
         "cuMulticastBindAddr", "cuMulticastBindAddr_v2", "cuMulticastBindMem", "cuMulticastBindMem_v2",
     ]),
     (Class::Reported, &[
@@ -99,7 +99,7 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuGraphicsVDPAURegisterVideoSurface", "cuImportExternalMemory", "cuIpcCloseMemHandle",
         "cuIpcGetMemHandle", "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuLogicalEndpointBindAddr",
         "cuLogicalEndpointBindMem", "cuLogicalEndpointImport", "cuMemExportToShareableHandle",
-        "cuMemGetHandleForAddressRange", "cuMemImportFromShareableHandle", "cuMemPoolExportPointer",
+        "cuMemGetHandleForAddressRange", "cuMemPoolExportPointer",
         "cuMemPoolExportToShareableHandle", "cuMemPoolImportFromShareableHandle", "cuMemPoolImportPointer",
         "cuMulticastAddDevice", "cuMulticastCreate",
     ]),

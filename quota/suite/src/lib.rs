@@ -5,6 +5,9 @@
 //! that load libcuda. The paths below `/run/fgpu` are absolute, so every program runs in a mount namespace of
 //! its own with a `/run` of its own: root, or a kernel that gives user namespaces to anybody.
 
+mod nvidia;
+mod simulated;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -16,6 +19,9 @@ use std::{env, process};
 
 use fgpu_wire::ledger::{self, Usage};
 use fgpu_wire::limits::{self, COMPUTE_CAP, GpuLimit};
+
+pub use nvidia::cudart;
+pub use simulated::versions;
 
 /// The nonce of all test grants.
 pub const NONCE: [u8; 16] = [0x5a; 16];
@@ -83,6 +89,19 @@ impl Container {
 
     /// A container whose programs and stand-ins are made by this compiler, for another libc.
     pub fn built_by(compiler: &'static str, gpus: &[GpuLimit]) -> Self {
+        let container = Self::without_driver(compiler, gpus);
+        for (source, library) in
+            [("stand-in-cuda.c", "libcuda.so.1"), ("stand-in-nvml.c", "libnvidia-ml.so.1")]
+        {
+            let out = container.path("fgpu/driver").join(library);
+            let soname = format!("-Wl,-soname,{library}");
+            container.compile(source, &out, &["-shared", "-fPIC", "-Wl,-Bsymbolic", &soname]);
+        }
+        container
+    }
+
+    /// A container with these GPUs and no real libraries yet.
+    fn without_driver(compiler: &'static str, gpus: &[GpuLimit]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fgpu-quota-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let container = Self { root: env::temp_dir().join(name), compiler };
@@ -103,13 +122,6 @@ impl Container {
         let [cuda, nvml] = libraries();
         fs::copy(cuda, container.path("lib/libcuda.so.1")).expect("built");
         fs::copy(nvml, container.path("lib/libnvidia-ml.so.1")).expect("built");
-        for (source, library) in
-            [("stand-in-cuda.c", "libcuda.so.1"), ("stand-in-nvml.c", "libnvidia-ml.so.1")]
-        {
-            let out = container.path("fgpu/driver").join(library);
-            let soname = format!("-Wl,-soname,{library}");
-            container.compile(source, &out, &["-shared", "-fPIC", "-Wl,-Bsymbolic", &soname]);
-        }
         container
     }
 

@@ -296,3 +296,43 @@ impl Reader<'_> {
 
 #[cfg(test)]
 pub(in super::super) mod canned;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(message: &[u8]) {
+        if let Some(start) = message.first_chunk() {
+            let _ = length_after(start);
+        }
+        if let Ok(Some(Reply::Return(contents))) = reply(message, 7) {
+            let _ = (contents.path(), contents.property(), contents.property_pairs());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_message_can_harm_us(message in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            read(&message);
+        }
+
+        /// One that was right until some of it was changed or cut off.
+        #[test]
+        fn no_damaged_message_can_harm_us(
+            changes in proptest::collection::vec(proptest::prelude::any::<(usize, u8)>(), 1..4),
+            end in 0usize..400,
+        ) {
+            let pairs = canned::Canned::Pairs(vec![("/dev/null", "rwm"), ("char-*", "m")]);
+            let mut message = canned::reply(7, &pairs);
+            // The signal in front of it.
+            let signal = FIXED + length_after(message.first_chunk().unwrap()).unwrap();
+            message.drain(..signal);
+            let length = message.len();
+            for (place, byte) in changes {
+                message[place % length] = byte;
+            }
+            message.truncate(end);
+            read(&message);
+        }
+    }
+}

@@ -70,6 +70,7 @@ pub(super) fn run(program: &[Instruction], context: [u32; 3]) -> Option<u64> {
             class::ALU64 if code == super::MOVE | 0x08 && instruction.offset == 0 => {
                 (*registers.get(usize::from(instruction.source()))?)?
             }
+            class::ALU | class::ALU64 if instruction.is_zeroing() => Value::Number(0),
             class::ALU | class::ALU64 if instruction.offset == 0 => {
                 let old = || number(instruction.destination());
                 Value::Number(arithmetic(code, old, operand)?)

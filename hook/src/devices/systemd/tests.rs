@@ -5,6 +5,8 @@ use super::super::tests::machine::node;
 use super::*;
 
 const CGROUP: &str = "/machine.slice/x.scope";
+/// As before version 249.
+const NO_PINS: Canned = Canned::Error("org.freedesktop.DBus.Error.UnknownProperty");
 const UNIT: Canned = Canned::Path("/org/freedesktop/systemd1/unit/x_2escope");
 
 fn systemd(peer: &Peer) -> Systemd<'_> {
@@ -13,7 +15,7 @@ fn systemd(peer: &Peer) -> Systemd<'_> {
 
 fn members(calls: &[Vec<u8>]) -> Vec<&'static str> {
     let has = |call: &[u8], word: &str| call.windows(word.len()).any(|window| window == word.as_bytes());
-    let words = ["SetUnitProperties", "ControlGroup", "DevicePolicy", "DeviceAllow", "GetUnit"];
+    let words = ["SetUnitProperties", "ControlGroup", "DevicePolicy", "DeviceAllow", "BPFProgram", "GetUnit"];
     calls.iter().map(|call| *words.iter().find(|word| has(call, word)).unwrap()).collect()
 }
 
@@ -22,16 +24,18 @@ fn devices_are_added_to_a_scope_that_limits_them() {
     let peer = Peer::new(vec![
         UNIT,
         Canned::Text(CGROUP),
+        NO_PINS,
         Canned::Pairs(vec![("/dev/null", "rwm"), ("/dev/char/240:7", "rw")]),
         Canned::Nothing,
         Canned::Pairs(vec![("/dev/char/240:8", "rw"), ("/dev/null", "rwm"), ("/dev/char/240:7", "rw")]),
     ]);
-    let added = systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7), node(240, 8)]).unwrap().unwrap();
+    let added =
+        systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7), node(240, 8)]).unwrap().added.unwrap();
     assert_eq!(added.rules, [("/dev/char/240:8".to_owned(), "rw".to_owned())], "the other is there");
     let calls = peer.calls();
     assert_eq!(
         members(&calls),
-        ["GetUnit", "ControlGroup", "DeviceAllow", "SetUnitProperties", "DeviceAllow"]
+        ["GetUnit", "ControlGroup", "BPFProgram", "DeviceAllow", "SetUnitProperties", "DeviceAllow"]
     );
 
     let peer = Peer::new(vec![
@@ -50,17 +54,17 @@ fn what_is_not_the_containers_or_not_limited_is_left_alone() {
     for answers in [
         vec![Canned::Error("org.freedesktop.systemd1.NoSuchUnit")],
         vec![UNIT, Canned::Text("/system.slice/x.scope")],
-        vec![UNIT, Canned::Text(CGROUP), Canned::Pairs(vec![]), Canned::Text("auto")],
-        vec![UNIT, Canned::Text(CGROUP), strict()],
+        vec![UNIT, Canned::Text(CGROUP), NO_PINS, Canned::Pairs(vec![]), Canned::Text("auto")],
+        vec![UNIT, Canned::Text(CGROUP), NO_PINS, strict()],
     ] {
         let peer = Peer::new(answers.clone());
-        let added = systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7)]).unwrap();
+        let added = systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().added;
         assert!(added.is_none(), "{answers:?}");
         assert_eq!(peer.calls().len(), answers.len());
     }
     let nobody =
         Systemd { private: Path::new("/nonexistent"), bus: Path::new("/nonexistent"), patience: LONG };
-    assert!(nobody.allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().is_none());
+    assert!(nobody.allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().added.is_none());
 }
 
 #[test]
@@ -69,12 +73,13 @@ fn a_list_that_is_empty_forbids_when_the_policy_says_so() {
     let peer = Peer::new(vec![
         UNIT,
         Canned::Text(CGROUP),
+        NO_PINS,
         Canned::Pairs(vec![]),
         Canned::Text("strict"),
         Canned::Nothing,
         after,
     ]);
-    assert!(systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().is_some());
+    assert!(systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().added.is_some());
 }
 
 #[test]
@@ -83,7 +88,8 @@ fn a_refusal_is_told_with_the_unit() {
         vec![Canned::Error("org.freedesktop.DBus.Error.AccessDenied")],
         vec![Canned::Nothing, Canned::Pairs(vec![])],
     ] {
-        let mut answers = vec![UNIT, Canned::Text(CGROUP), Canned::Pairs(vec![("/dev/null", "rwm")])];
+        let mut answers =
+            vec![UNIT, Canned::Text(CGROUP), NO_PINS, Canned::Pairs(vec![("/dev/null", "rwm")])];
         answers.extend(last);
         let peer = Peer::new(answers);
         let error = systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7)]).unwrap_err();
@@ -92,10 +98,32 @@ fn a_refusal_is_told_with_the_unit() {
 }
 
 #[test]
+fn the_files_of_a_units_device_programs_are_told() {
+    let programs = vec![("device", "/bpf/crun/x_scope"), ("ingress", "/bpf/other"), ("device", "relative")];
+    let peer = Peer::new(vec![
+        UNIT,
+        Canned::Text(CGROUP),
+        Canned::Pairs(programs),
+        Canned::Pairs(vec![]),
+        Canned::Text("auto"),
+    ]);
+    let unit = systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7)]).unwrap();
+    assert_eq!(format!("{:?}", unit.pins), r#"[Pin { path: "/bpf/crun/x_scope" }]"#);
+    assert!(unit.added.is_none());
+}
+
+#[test]
+fn a_connection_that_is_lost_is_made_again() {
+    let peer = Peer::lost_at_first(vec![Canned::Error("org.freedesktop.systemd1.NoSuchUnit")]);
+    assert!(systemd(&peer).allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().added.is_none());
+    assert_eq!(members(&peer.calls()), ["GetUnit"]);
+}
+
+#[test]
 fn the_bus_is_asked_when_systemd_has_no_socket_of_its_own() {
     let peer = Peer::new(vec![Canned::Nothing, Canned::Error("org.freedesktop.systemd1.NoSuchUnit")]);
     let systemd = Systemd { private: Path::new("/nonexistent"), bus: &peer.path, patience: LONG };
-    assert!(systemd.allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().is_none());
+    assert!(systemd.allow("x.scope", CGROUP, &[node(240, 7)]).unwrap().added.is_none());
     let calls = peer.calls();
     assert!(calls[0].windows(5).any(|window| window == b"Hello"));
     assert_eq!(members(&calls[1..]), ["GetUnit"]);

@@ -22,6 +22,9 @@ use super::super::program::Instruction;
 /// Where the device nodes are that a [`Tenant`] opens.
 const NODES: &str = "/mnt";
 
+/// A BPF file system.
+pub(crate) const PINS: &str = "/mnt/bpf";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     V1,
@@ -62,6 +65,8 @@ pub(crate) fn with(version: Version, test: impl FnOnce() + Send) {
             Version::V2 => ("cgroup2", None),
         };
         mount(Some("cgroup"), &place, Some(kind), MsFlags::empty(), options).unwrap();
+        std::fs::create_dir(PINS).unwrap();
+        mount(Some("bpf"), PINS, Some("bpf"), MsFlags::empty(), nothing).unwrap();
         for (kind, major, minor) in DEVICES {
             let flag = if kind == 'b' { SFlag::S_IFBLK } else { SFlag::S_IFCHR };
             let number = makedev(major.into(), minor.into());

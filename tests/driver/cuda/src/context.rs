@@ -7,7 +7,9 @@ use sim_node::sm;
 
 use crate::abi::{Answer, Failure, Handle, api, put};
 use crate::current;
+use crate::device::THREADS_PER_SM;
 use crate::driver::{Driver, Objects};
+use crate::{module, pool};
 
 /// A context.
 pub(crate) struct Context {
@@ -19,7 +21,24 @@ pub(crate) struct Context {
     /// How often the primary context was retained; `None` for one that the program created.
     retained: Option<u32>,
     flags: u32,
+    /// Bytes charged for it.
+    bytes: u64,
+    /// Stack, printf buffer and heap, as `CUlimit` numbers them. Nothing here needs a stack, so a context begins
+    /// without one.
+    limits: [usize; 3],
+    /// Of a green context: the primary context, to which its memory belongs.
+    root: Option<Handle>,
 }
+
+/// What the program has of a green context besides its context.
+pub(crate) struct Green {
+    ordinal: i32,
+    context: Handle,
+}
+
+/// What a green context costs.
+const GREEN_BYTES: u64 = 2 << 20;
+const LIMITS: [usize; 3] = [0, 1 << 20, 8 << 20];
 
 /// A context that is current in the calling thread.
 pub(crate) struct Current {
@@ -36,9 +55,9 @@ impl Current {
         let driver = Driver::get()?;
         let handle = current::get().ok_or(Failure::INVALID_CONTEXT)?;
         let objects = driver.objects();
-        let Context { ordinal, number, gpu, .. } =
+        let Context { ordinal, number, gpu, root, .. } =
             *objects.contexts.get(&handle).ok_or(Failure::CONTEXT_IS_DESTROYED)?;
-        Ok(Self { driver, handle, ordinal, number, gpu })
+        Ok(Self { driver, handle: root.unwrap_or(handle), ordinal, number, gpu })
     }
 
     /// Waits for the kernels that the process launched on the GPU.
@@ -57,7 +76,9 @@ fn create(objects: &mut Objects, ordinal: i32, flags: u32, primary: bool) -> Res
     driver.account.gpu(number).contexts[driver.account.slot()].fetch_add(1, Ordering::AcqRel);
     let handle = objects.new_handle();
     let retained = primary.then_some(0);
-    objects.contexts.insert(handle, Context { ordinal, number, gpu, retained, flags });
+    let bytes = gpu.context_bytes;
+    let context = Context { ordinal, number, gpu, retained, flags, bytes, limits: LIMITS, root: None };
+    objects.contexts.insert(handle, context);
     Ok(handle)
 }
 
@@ -65,12 +86,19 @@ fn create(objects: &mut Objects, ordinal: i32, flags: u32, primary: bool) -> Res
 fn end(objects: &mut Objects, handle: Handle) -> Answer {
     let driver = Driver::get()?;
     let context = objects.contexts.remove(&handle).ok_or(Failure::INVALID_CONTEXT)?;
+    free_all_of(driver, objects, handle);
+    driver.account.gpu(context.number).contexts[driver.account.slot()].fetch_sub(1, Ordering::AcqRel);
+    driver.account.refund(context.number, context.bytes);
+    Ok(())
+}
+
+/// Frees all that is in a context.
+fn free_all_of(driver: &Driver, objects: &mut Objects, handle: Handle) {
     objects.allocations.free_all_of(handle, &driver.account);
+    objects.arrays.free_all_of(handle, &driver.account);
+    module::unload_all_of(driver, objects, handle);
     objects.streams.retain(|_, stream| stream.context != handle);
     objects.events.retain(|_, event| event.context != handle);
-    driver.account.gpu(context.number).contexts[driver.account.slot()].fetch_sub(1, Ordering::AcqRel);
-    driver.account.refund(context.number, context.gpu.context_bytes);
-    Ok(())
 }
 
 unsafe fn create_current(out: *mut Handle, flags: u32, ordinal: i32) -> Answer {
@@ -133,9 +161,7 @@ fn reset_primary(ordinal: i32) -> Answer {
     driver.gpu(ordinal)?;
     let mut objects = driver.objects();
     if let Some(&handle) = objects.primary.get(&ordinal) {
-        objects.allocations.free_all_of(handle, &driver.account);
-        objects.streams.retain(|_, stream| stream.context != handle);
-        objects.events.retain(|_, event| event.context != handle);
+        free_all_of(driver, &mut objects, handle);
     }
     Ok(())
 }
@@ -183,20 +209,82 @@ fn flags() -> Result<u32, Failure> {
     objects.contexts.get(&current.handle).map(|context| context.flags).ok_or(Failure::INVALID_CONTEXT)
 }
 
-/// `CUlimit`: what a new context of the real driver has.
+/// `CUlimit`: what a new context of the real driver has, but for the stack.
 fn limit(which: i32) -> Result<usize, Failure> {
-    Current::get()?;
+    let current = Current::get()?;
+    let objects = current.driver.objects();
+    let context = objects.contexts.get(&current.handle).ok_or(Failure::INVALID_CONTEXT)?;
     match which {
-        // Stack, printf buffer, heap, synchronisation depth, pending launches, L2 fetch granularity, persisting L2.
-        0 => Ok(1024),
-        1 => Ok(1 << 20),
-        2 => Ok(8 << 20),
+        0..=2 => Ok(context.limits[which as usize]),
+        // Synchronisation depth, pending launches, L2 fetch granularity, persisting L2.
         3 => Ok(2),
         4 => Ok(2048),
         5 => Ok(64),
         6 => Ok(0),
         _ => Err(Failure::INVALID_VALUE),
     }
+}
+
+/// A stack is there for every thread that the GPU can run.
+fn set_limit(which: i32, value: usize) -> Answer {
+    let before = limit(which)?;
+    if which > 2 {
+        return Ok(());
+    }
+    let current = Current::get()?;
+    let threads = if which == 0 { u64::from(current.gpu.sm_count) * THREADS_PER_SM } else { 1 };
+    let (before, now) = (before as u64 * threads, value as u64 * threads);
+    if now > before && !current.driver.account.charge(current.number, now - before, current.gpu.usable()) {
+        return Err(Failure::OUT_OF_MEMORY);
+    }
+    current.driver.account.refund(current.number, before.saturating_sub(now));
+    let mut objects = current.driver.objects();
+    let context = objects.contexts.get_mut(&current.handle).ok_or(Failure::INVALID_CONTEXT)?;
+    context.bytes = context.bytes + now - before;
+    context.limits[which as usize] = value;
+    Ok(())
+}
+
+unsafe fn create_green(out: *mut Handle, ordinal: i32) -> Answer {
+    let driver = Driver::get()?;
+    let mut objects = driver.objects();
+    let root = get_or_create_primary(&mut objects, ordinal)?;
+    let (number, gpu) = driver.gpu(ordinal)?;
+    if !driver.account.charge(number, GREEN_BYTES, gpu.usable()) {
+        return Err(Failure::OUT_OF_MEMORY);
+    }
+    if let Some(Context { retained: Some(count), .. }) = objects.contexts.get_mut(&root) {
+        *count += 1;
+    }
+    let (green, context) = (objects.new_handle(), objects.new_handle());
+    objects.green.insert(green, Green { ordinal, context });
+    let (retained, flags, limits) = (Some(0), 0, LIMITS);
+    let context_of =
+        Context { ordinal, number, gpu, retained, flags, bytes: GREEN_BYTES, limits, root: Some(root) };
+    objects.contexts.insert(context, context_of);
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, green) }
+}
+
+fn destroy_green(green: Handle) -> Answer {
+    let driver = Driver::get()?;
+    let Green { ordinal, context } = {
+        let mut objects = driver.objects();
+        let green = objects.green.remove(&green).ok_or(Failure::INVALID_CONTEXT)?;
+        objects.contexts.remove(&green.context);
+        green
+    };
+    driver.account.refund(driver.gpu(ordinal)?.0, GREEN_BYTES);
+    if current::get() == Some(context) {
+        current::pop();
+    }
+    release_primary(ordinal)
+}
+
+unsafe fn from_green(out: *mut Handle, green: Handle) -> Answer {
+    let context = Driver::get()?.objects().green.get(&green).ok_or(Failure::INVALID_CONTEXT)?.context;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, context) }
 }
 
 /// The API version that a context was created with.
@@ -230,10 +318,13 @@ api! {
     cuCtxSetFlags(_flags: u32) => Current::get().map(drop);
     cuCtxGetId(context: Handle, out: *mut u64) =>
         put(out, if context == 0 { Current::get()?.handle } else { check(context).map(|()| context)? } as u64);
-    cuCtxSynchronize() => { Current::get()?.synchronize(); Ok(()) };
+    cuCtxSynchronize() => { Current::get()?.synchronize(); pool::give_back_unused() };
     cuCtxGetApiVersion(context: Handle, out: *mut u32) => check(context).and_then(|()| put(out, API_VERSION));
     cuCtxGetLimit(out: *mut usize, which: i32) => put(out, limit(which)?);
-    cuCtxSetLimit(which: i32, _value: usize) => limit(which).map(drop);
+    cuCtxSetLimit(which: i32, value: usize) => set_limit(which, value);
+    cuGreenCtxCreate(out: *mut Handle, _resources: usize, ordinal: i32, _flags: u32) => create_green(out, ordinal);
+    cuGreenCtxDestroy(green: Handle) => destroy_green(green);
+    cuCtxFromGreenCtx(out: *mut Handle, green: Handle) => from_green(out, green);
     cuCtxGetCacheConfig(out: *mut i32) => Current::get().and_then(|_| put(out, 0));
     cuCtxSetCacheConfig(_config: i32) => Current::get().map(drop);
     cuCtxGetSharedMemConfig(out: *mut i32) => Current::get().and_then(|_| put(out, 1));

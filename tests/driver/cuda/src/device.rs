@@ -99,6 +99,8 @@ api! {
     cuDeviceGetUuid(out: *mut [u8; 16], ordinal: i32) => put(out, gpu(ordinal)?.uuid_bytes);
     cuDeviceGetUuid_v2(out: *mut [u8; 16], ordinal: i32) => put(out, gpu(ordinal)?.uuid_bytes);
     cuDeviceTotalMem_v2(out: *mut usize, ordinal: i32) => put(out, gpu(ordinal)?.usable() as usize);
+    cuDeviceTotalMem(out: *mut u32, ordinal: i32) =>
+        put(out, u32::try_from(gpu(ordinal)?.usable()).unwrap_or(u32::MAX));
     cuDeviceGetAttribute(out: *mut i32, wanted: i32, ordinal: i32) =>
         put(out, attribute(gpu(ordinal)?, wanted)?);
     cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, ordinal: i32) =>

@@ -16,11 +16,14 @@ use sim_node::state::Mapped;
 use sim_node::sys;
 
 use crate::abi::{Answer, Failure, Handle, api, put};
-use crate::context::Context;
+use crate::array::Arrays;
+use crate::context::{Context, Green};
+use crate::graph::Graphs;
 use crate::launch::Queue;
 use crate::memory::Allocations;
 use crate::module::{Function, Module};
 use crate::pool::Pool;
+use crate::share::Shared;
 use crate::stream::{Event, Stream};
 use crate::vmm::Vmm;
 
@@ -48,6 +51,10 @@ pub(crate) struct Objects {
     /// By device ordinal.
     pub(crate) default_pools: BTreeMap<i32, Handle>,
     pub(crate) allocations: Allocations,
+    pub(crate) arrays: Arrays,
+    pub(crate) graphs: Graphs,
+    pub(crate) shared: Shared,
+    pub(crate) green: BTreeMap<Handle, Green>,
     pub(crate) vmm: Vmm,
     /// By the GPU's number in the node.
     pub(crate) queues: BTreeMap<usize, Queue>,

@@ -15,7 +15,7 @@ use sim_node::sm::{self, Point};
 use crate::abi::{Answer, Failure, Handle, api, get};
 use crate::context::Current;
 use crate::device::{BLOCKS_PER_SM, THREADS_PER_SM};
-use crate::stream;
+use crate::{graph, module, stream};
 
 /// Launches that may wait for the GPU; one more waits for the first of them to end, as on a real GPU.
 const QUEUE_DEPTH: usize = 1024;
@@ -89,9 +89,11 @@ unsafe fn launch(
         code => return Err(Failure(code as u32)),
     }
     let spins = {
-        let objects = current.driver.objects();
-        let function = objects.functions.get(&function).ok_or(Failure::INVALID_HANDLE)?;
-        function.name.to_bytes().starts_with(b"spin_ns")
+        let mut objects = current.driver.objects();
+        let launched = objects.functions.get(&function).ok_or(Failure::INVALID_HANDLE)?;
+        let (spins, module) = (launched.name.to_bytes().starts_with(b"spin_ns"), launched.module);
+        module::load_late(&current, &mut objects, module)?;
+        spins
     };
     let nanoseconds = if spins {
         // SAFETY: handed on from the caller.
@@ -99,6 +101,9 @@ unsafe fn launch(
     } else {
         duration(&current, grid, block)
     };
+    if graph::captured_kernel(&current, stream, nanoseconds)? {
+        return Ok(());
+    }
     let point = sm::submit(&current.driver.account, current.number, nanoseconds);
     stream::launched(&current, stream, point)?;
     throttle(&current, point);

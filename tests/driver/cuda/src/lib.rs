@@ -6,7 +6,7 @@
 //! supported".
 //!
 //! Simplifications that a test may want to know: allocations are counted in units of 512 bytes; managed memory
-//! counts in full at once; a stream-ordered free takes effect at once; copies ignore what kernels would write.
+//! counts in full at once; copies ignore what kernels would write.
 //!
 //! NVIDIA's runtime library (libcudart) does not start on it: it has the driver prove that it is NVIDIA's, and this
 //! one does not pretend to be. Programs use the driver API.
@@ -17,16 +17,19 @@
 extern crate alloc;
 
 mod abi;
+mod array;
 mod context;
 mod copy;
 mod current;
 mod device;
 mod driver;
 mod entry;
+mod graph;
 mod launch;
 mod memory;
 mod module;
 mod pool;
+mod share;
 mod stream;
 mod vmm;
 

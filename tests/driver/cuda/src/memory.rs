@@ -19,6 +19,8 @@ const PAGE: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Device,
+    /// Device memory whose address has 32 bits.
+    Low,
     Managed,
     /// Page-locked host memory that this library allocated.
     Host,
@@ -54,6 +56,13 @@ pub(crate) struct Allocations {
 /// Most spare mappings, and the longest that is kept.
 const SPARES: usize = 64;
 const SPARE_LENGTH: usize = 1 << 20;
+/// The highest address for the functions of before CUDA 3.2.
+const LOW: Address = u32::MAX as Address;
+
+/// Bytes, rounded up to what is counted.
+pub(crate) fn units(size: usize) -> u64 {
+    (size as u64).next_multiple_of(UNIT)
+}
 
 impl Allocations {
     /// The allocation that `address` lies in, and where it starts.
@@ -62,13 +71,28 @@ impl Allocations {
         (address - start < allocation.size as u64).then_some((start, allocation))
     }
 
-    /// Bytes in use that came from a pool.
+    /// Bytes in use that came from a pool, which has been charged for them.
     pub(crate) fn in_pool(&self, pool: Handle) -> u64 {
+        let of_pool = self.by_address.values().filter(|allocation| allocation.pool == pool);
+        of_pool.map(|allocation| units(allocation.size)).sum()
+    }
+
+    /// What came from a pool that ends is charged by itself from now on.
+    pub(crate) fn leave_pool(&mut self, pool: Handle) {
+        for allocation in self.by_address.values_mut().filter(|allocation| allocation.pool == pool) {
+            allocation.charged = units(allocation.size);
+            allocation.pool = 0;
+        }
+    }
+
+    /// Addresses that something else is charged for, or nobody.
+    pub(crate) fn map_uncharged(&mut self, size: usize, place: &Current) -> Result<Address, Failure> {
+        let address = self.map(size.checked_next_multiple_of(PAGE).ok_or(Failure::OUT_OF_MEMORY)?, false)?;
+        let Current { handle: context, ordinal, number, .. } = *place;
+        let kind = Kind::Device;
         self.by_address
-            .values()
-            .filter(|allocation| allocation.pool == pool)
-            .map(|allocation| allocation.charged)
-            .sum()
+            .insert(address, Allocation { size, charged: 0, kind, context, ordinal, number, pool: 0 });
+        Ok(address)
     }
 
     fn take(&mut self, address: Address, fits: impl Fn(Kind) -> bool) -> Result<Allocation, Failure> {
@@ -103,11 +127,13 @@ impl Allocations {
     }
 
     /// Memory for `length` bytes, a multiple of a page.
-    fn map(&mut self, length: usize) -> Result<Address, Failure> {
-        if let Some(spare) = self.spare.iter().rposition(|&(spare, _)| spare == length) {
+    fn map(&mut self, length: usize, low: bool) -> Result<Address, Failure> {
+        let fits = |&(spare, address): &(usize, Address)| spare == length && (!low || address <= LOW);
+        if let Some(spare) = self.spare.iter().rposition(fits) {
             return Ok(self.spare.swap_remove(spare).1);
         }
-        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        let low = if low { sys::MAP_32BIT } else { 0 };
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | low;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let mapped = unsafe { sys::mmap(0, length, sys::PROT_READ_WRITE, flags, -1) };
         mapped.map(|address| address as Address).map_err(|_| Failure::OUT_OF_MEMORY)
@@ -139,11 +165,12 @@ pub(crate) fn allocate(current: &Current, size: usize, kind: Kind, pool: Handle)
         return Err(Failure::INVALID_VALUE);
     }
     let length = size.checked_next_multiple_of(PAGE).ok_or(Failure::OUT_OF_MEMORY)?;
-    let charged = if kind == Kind::Host { 0 } else { charge(current, size)? };
+    // A pool has been charged already.
+    let charged = if kind == Kind::Host || pool != 0 { 0 } else { charge(current, size)? };
     let Current { handle: context, ordinal, number, .. } = *current;
     let allocation = Allocation { size, charged, kind, context, ordinal, number, pool };
     let mut objects = current.driver.objects();
-    let address = objects.allocations.map(length).inspect_err(|_| {
+    let address = objects.allocations.map(length, kind == Kind::Low).inspect_err(|_| {
         current.driver.account.refund(number, charged);
     })?;
     objects.allocations.by_address.insert(address, allocation);
@@ -183,7 +210,11 @@ fn free(address: Address, fits: impl Fn(Kind) -> bool) -> Answer {
 
 /// Frees device memory, however it was allocated. Address 0 is nothing to free.
 pub(crate) fn free_device(address: Address) -> Answer {
-    if address == 0 { Ok(()) } else { free(address, |kind| matches!(kind, Kind::Device | Kind::Managed)) }
+    if address == 0 {
+        Ok(())
+    } else {
+        free(address, |kind| matches!(kind, Kind::Device | Kind::Low | Kind::Managed))
+    }
 }
 
 /// Frees device memory after the GPU has come to rest, as the real function does.
@@ -191,7 +222,35 @@ fn free_synchronously(address: Address) -> Answer {
     if let Ok(current) = Current::get() {
         current.synchronize();
     }
-    free_device(address)
+    free_device(address)?;
+    crate::pool::give_back_unused()
+}
+
+/// The functions of before CUDA 3.2, of 32-bit sizes and addresses.
+unsafe fn allocate_low(out: *mut u32, size: u32) -> Answer {
+    let address = allocate(&Current::get()?, size as usize, Kind::Low, 0)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, address as u32) }
+}
+
+unsafe fn allocate_low_pitched(out: *mut u32, pitch: *mut u32, width: u32, height: u32) -> Answer {
+    let row = width.checked_next_multiple_of(PITCH as u32).ok_or(Failure::OUT_OF_MEMORY)?;
+    // SAFETY: handed on from the caller.
+    unsafe {
+        allocate_low(out, row.checked_mul(height).ok_or(Failure::OUT_OF_MEMORY)?)?;
+        put(pitch, row)
+    }
+}
+
+unsafe fn info_low(low_free: *mut u32, low_total: *mut u32) -> Answer {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: handed on from the caller; null means that it is not wanted.
+    unsafe {
+        info(&raw mut free, &raw mut total)?;
+        put_if_asked(low_free, u32::try_from(free).unwrap_or(u32::MAX));
+        put_if_asked(low_total, u32::try_from(total).unwrap_or(u32::MAX));
+    }
+    Ok(())
 }
 
 unsafe fn info(free: *mut usize, total: *mut usize) -> Answer {
@@ -297,6 +356,11 @@ api! {
     cuMemAllocPitch_v2(out: *mut Address, pitch: *mut usize, width: usize, height: usize, _element: u32) =>
         allocate_pitched(out, pitch, width, height);
     cuMemFree_v2(address: Address) => free_synchronously(address);
+    cuMemAlloc(out: *mut u32, size: u32) => allocate_low(out, size);
+    cuMemAllocPitch(out: *mut u32, pitch: *mut u32, width: u32, height: u32, _element: u32) =>
+        allocate_low_pitched(out, pitch, width, height);
+    cuMemFree(address: u32) => free_synchronously(address.into());
+    cuMemGetInfo(free: *mut u32, total: *mut u32) => info_low(free, total);
     cuMemAllocHost_v2(out: *mut Address, size: usize) => allocate_into(out, size, Kind::Host);
     cuMemHostAlloc(out: *mut Address, size: usize, _flags: u32) => allocate_into(out, size, Kind::Host);
     cuMemFreeHost(address: Address) => free(address, is_host);

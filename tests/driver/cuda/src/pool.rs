@@ -1,9 +1,10 @@
-//! Stream-ordered allocation from memory pools. Memory is the GPU's again as soon as it is freed: a pool keeps
-//! nothing back.
+//! Stream-ordered allocation from memory pools. A pool grows when it has to, by what is missing. What is freed it
+//! keeps until something is synchronised or trimmed, and then what its threshold lets it.
 
 use crate::abi::{Address, Answer, Failure, Handle, api, get, put};
 use crate::context::Current;
 use crate::driver::{Driver, Objects};
+use crate::graph;
 use crate::memory::{self, Kind};
 use crate::vmm::Location;
 
@@ -13,6 +14,8 @@ pub(crate) struct Pool {
     /// Most bytes, 0: as many as the GPU has.
     max_size: usize,
     release_threshold: u64,
+    /// Bytes charged.
+    reserved: u64,
     /// Most bytes ever in use.
     high: u64,
 }
@@ -33,7 +36,7 @@ fn default_pool(objects: &mut Objects, ordinal: i32) -> Result<Handle, Failure> 
         return Ok(handle);
     }
     let handle = objects.new_handle();
-    objects.pools.insert(handle, Pool { ordinal, max_size: 0, release_threshold: 0, high: 0 });
+    objects.pools.insert(handle, Pool { ordinal, max_size: 0, release_threshold: 0, reserved: 0, high: 0 });
     objects.default_pools.insert(ordinal, handle);
     Ok(handle)
 }
@@ -52,7 +55,7 @@ unsafe fn create(out: *mut Handle, properties: *const Properties) -> Answer {
     driver.gpu(ordinal)?;
     let mut objects = driver.objects();
     let handle = objects.new_handle();
-    let pool = Pool { ordinal, max_size: properties.max_size, release_threshold: 0, high: 0 };
+    let pool = Pool { ordinal, max_size: properties.max_size, release_threshold: 0, reserved: 0, high: 0 };
     objects.pools.insert(handle, pool);
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }
@@ -63,32 +66,76 @@ fn destroy(handle: Handle) -> Answer {
     if objects.default_pools.values().any(|&pool| pool == handle) {
         return Err(Failure::INVALID_VALUE);
     }
-    objects.pools.remove(&handle).map(drop).ok_or(Failure::INVALID_VALUE)
+    shrink(&mut objects, handle, 0)?;
+    objects.pools.remove(&handle).map(drop).ok_or(Failure::INVALID_VALUE)?;
+    objects.allocations.leave_pool(handle);
+    Ok(())
 }
 
-/// Allocates from a pool; without one from the default pool of the current context's GPU.
-unsafe fn allocate(out: *mut Address, size: usize, pool: Option<Handle>) -> Answer {
+/// Gives back what a pool does not use, but for `keep` bytes in all.
+fn shrink(objects: &mut Objects, handle: Handle, keep: u64) -> Answer {
+    let driver = Driver::get()?;
+    let in_use = objects.allocations.in_pool(handle);
+    let pool = objects.pools.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?;
+    let (number, _) = driver.gpu(pool.ordinal)?;
+    let unused = pool.reserved.saturating_sub(in_use.max(keep));
+    pool.reserved -= unused;
+    driver.account.refund(number, unused);
+    Ok(())
+}
+
+/// A synchronisation: every pool gives back what is above its threshold.
+pub(crate) fn give_back_unused() -> Answer {
+    let mut objects = Driver::get()?.objects();
+    let pools: alloc::vec::Vec<_> =
+        objects.pools.iter().map(|(&handle, pool)| (handle, pool.release_threshold)).collect();
+    pools.into_iter().try_for_each(|(handle, keep)| shrink(&mut objects, handle, keep))
+}
+
+/// Charges a pool for what it needs more, to allocate `size` bytes.
+fn grow(driver: &'static Driver, handle: Handle, size: usize) -> Result<i32, Failure> {
+    let mut objects = driver.objects();
+    let in_use = objects.allocations.in_pool(handle);
+    let pool = objects.pools.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?;
+    let need = in_use.saturating_add(memory::units(size));
+    if pool.max_size != 0 && need > pool.max_size as u64 {
+        return Err(Failure::OUT_OF_MEMORY);
+    }
+    pool.high = pool.high.max(need);
+    let missing = need.saturating_sub(pool.reserved);
+    let (number, gpu) = driver.gpu(pool.ordinal)?;
+    let place = Current { driver, handle: 0, ordinal: pool.ordinal, number, gpu };
+    pool.reserved += memory::charge(&place, missing as usize)?;
+    Ok(pool.ordinal)
+}
+
+/// Allocates from a pool; without one from the default pool of the current context's GPU. In a stream that is
+/// captured, a node is made of it.
+unsafe fn allocate(out: *mut Address, size: usize, pool: Option<Handle>, stream: Handle) -> Answer {
     let current = Current::get()?;
     let driver = current.driver;
-    let (handle, ordinal) = {
-        let mut objects = driver.objects();
-        let handle = match pool {
-            Some(handle) => handle,
-            None => default_pool(&mut objects, current.ordinal)?,
-        };
-        let in_use = objects.allocations.in_pool(handle);
-        let pool = objects.pools.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?;
-        if pool.max_size != 0 && in_use.saturating_add(size as u64) > pool.max_size as u64 {
-            return Err(Failure::OUT_OF_MEMORY);
-        }
-        pool.high = pool.high.max(in_use + size as u64);
-        (handle, pool.ordinal)
+    if size == 0 {
+        return Err(Failure::INVALID_VALUE);
+    }
+    if let Some(address) = graph::captured_alloc(&current, stream, size)? {
+        // SAFETY: handed on from the caller.
+        return unsafe { put(out, address) };
+    }
+    let handle = match pool {
+        Some(handle) => handle,
+        None => default_pool(&mut driver.objects(), current.ordinal)?,
     };
+    let ordinal = grow(driver, handle, size)?;
     let (number, gpu) = driver.gpu(ordinal)?;
     let place = Current { ordinal, number, gpu, ..current };
     let address = memory::allocate(&place, size, Kind::Device, handle)?;
     // SAFETY: handed on from the caller.
     unsafe { put(out, address) }
+}
+
+fn free(address: Address, stream: Handle) -> Answer {
+    let current = Current::get()?;
+    if graph::captured_free(&current, stream, address)? { Ok(()) } else { memory::free_device(address) }
 }
 
 /// `CUmemPool_attribute`s that are 64-bit numbers.
@@ -106,7 +153,8 @@ unsafe fn get_attribute(handle: Handle, which: i32, out: *mut u64) -> Answer {
         // SAFETY: handed on from the caller.
         1..=3 => return unsafe { put(out.cast::<i32>(), 1) },
         RELEASE_THRESHOLD => pool.release_threshold,
-        RESERVED_CURRENT | USED_CURRENT => objects.allocations.in_pool(handle),
+        RESERVED_CURRENT => pool.reserved,
+        USED_CURRENT => objects.allocations.in_pool(handle),
         RESERVED_HIGH | USED_HIGH => pool.high,
         _ => return Err(Failure::INVALID_VALUE),
     };
@@ -141,16 +189,16 @@ api! {
     cuMemPoolDestroy(pool: Handle) => destroy(pool);
     cuMemPoolGetAttribute(pool: Handle, which: i32, out: *mut u64) => get_attribute(pool, which, out);
     cuMemPoolSetAttribute(pool: Handle, which: i32, value: *const u64) => set_attribute(pool, which, value);
-    cuMemPoolTrimTo(pool: Handle, _keep: usize) => exists(pool);
+    cuMemPoolTrimTo(pool: Handle, keep: usize) => shrink(&mut Driver::get()?.objects(), pool, keep as u64);
     cuMemPoolSetAccess(pool: Handle, _access: usize, _count: usize) => exists(pool);
     cuMemPoolGetAccess(out: *mut i32, pool: Handle, _location: *const Location) =>
         exists(pool).and_then(|()| put(out, 3));
-    cuMemAllocAsync(out: *mut A, size: usize, _stream: Handle) => allocate(out, size, None);
-    cuMemAllocAsync_ptsz(out: *mut A, size: usize, _stream: Handle) => allocate(out, size, None);
-    cuMemAllocFromPoolAsync(out: *mut A, size: usize, pool: Handle, _stream: Handle) =>
-        allocate(out, size, Some(pool));
-    cuMemAllocFromPoolAsync_ptsz(out: *mut A, size: usize, pool: Handle, _stream: Handle) =>
-        allocate(out, size, Some(pool));
-    cuMemFreeAsync(address: A, _stream: Handle) => memory::free_device(address);
-    cuMemFreeAsync_ptsz(address: A, _stream: Handle) => memory::free_device(address);
+    cuMemAllocAsync(out: *mut A, size: usize, stream: Handle) => allocate(out, size, None, stream);
+    cuMemAllocAsync_ptsz(out: *mut A, size: usize, stream: Handle) => allocate(out, size, None, stream);
+    cuMemAllocFromPoolAsync(out: *mut A, size: usize, pool: Handle, stream: Handle) =>
+        allocate(out, size, Some(pool), stream);
+    cuMemAllocFromPoolAsync_ptsz(out: *mut A, size: usize, pool: Handle, stream: Handle) =>
+        allocate(out, size, Some(pool), stream);
+    cuMemFreeAsync(address: A, stream: Handle) => free(address, stream);
+    cuMemFreeAsync_ptsz(address: A, stream: Handle) => free(address, stream);
 }

@@ -16,6 +16,8 @@ pub(crate) struct Stream {
     priority: i32,
     /// Where its last kernel will have ended.
     last: Point,
+    /// The graph into which it is captured.
+    pub(crate) capture: Option<Handle>,
 }
 
 /// An event.
@@ -61,7 +63,9 @@ unsafe fn create(out: *mut Handle, flags: u32, priority: i32) -> Answer {
     let current = Current::get()?;
     let mut objects = current.driver.objects();
     let handle = objects.new_handle();
-    objects.streams.insert(handle, Stream { context: current.handle, flags, priority, last: Point(0) });
+    objects
+        .streams
+        .insert(handle, Stream { context: current.handle, flags, priority, last: Point(0), capture: None });
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }
 }
@@ -80,7 +84,7 @@ fn point_of(stream: Handle) -> Result<(Current, Point), Failure> {
 fn synchronize(stream: Handle) -> Answer {
     let (current, point) = point_of(stream)?;
     sm::wait(&current.driver.account, current.number, point);
-    Ok(())
+    crate::pool::give_back_unused()
 }
 
 fn query(stream: Handle) -> Answer {
@@ -171,7 +175,7 @@ fn synchronize_event(event: Handle) -> Answer {
     if let Some((gpu, point)) = recorded(driver, event)?.0 {
         sm::wait(&driver.account, gpu, point);
     }
-    Ok(())
+    crate::pool::give_back_unused()
 }
 
 /// When an event happened, in monotonic nanoseconds.
@@ -213,9 +217,10 @@ api! {
     cuStreamGetCtx_ptsz(stream: Handle, out: Out) => context_of(stream, out);
     cuStreamGetId(stream: Handle, out: *mut u64) => put(out, stream as u64);
     cuStreamGetId_ptsz(stream: Handle, out: *mut u64) => put(out, stream as u64);
-    // CU_STREAM_CAPTURE_STATUS_NONE: graphs are not simulated.
-    cuStreamIsCapturing(stream: Handle, out: *mut i32) => property(stream, out, |_| 0);
-    cuStreamIsCapturing_ptsz(stream: Handle, out: *mut i32) => property(stream, out, |_| 0);
+    // CU_STREAM_CAPTURE_STATUS_ACTIVE or _NONE.
+    cuStreamIsCapturing(stream: Handle, out: *mut i32) => property(stream, out, |s| s.capture.is_some().into());
+    cuStreamIsCapturing_ptsz(stream: Handle, out: *mut i32) =>
+        property(stream, out, |s| s.capture.is_some().into());
     cuThreadExchangeStreamCaptureMode(_mode: *mut i32) => Driver::get().map(drop);
     cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mut c_void) =>
         host_function(stream, function, data);

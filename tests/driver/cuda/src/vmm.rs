@@ -78,6 +78,28 @@ impl Vmm {
         (address - start < mapping.size as u64).then_some((start, mapping.size))
     }
 
+    /// The memory that is mapped at `address`.
+    pub(crate) fn handle_at(&self, address: Address) -> Option<Handle> {
+        let (start, _) = self.find(address)?;
+        self.mapped.get(&start).map(|mapping| mapping.handle)
+    }
+
+    /// Keeps physical memory alive, as a mapping does.
+    pub(crate) fn hold(&mut self, handle: Handle) -> Answer {
+        self.physical.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?.mappings += 1;
+        Ok(())
+    }
+
+    /// Takes back one [`hold`](Self::hold).
+    pub(crate) fn let_go(&mut self, handle: Handle, driver: &Driver) {
+        if let Some(piece) = self.physical.get_mut(&handle) {
+            piece.mappings -= 1;
+        }
+        if let Some(piece) = self.drop_unused(handle) {
+            driver.account.refund(piece.number, piece.charged);
+        }
+    }
+
     fn is_reserved(&self, address: Address, size: usize) -> bool {
         let last = self.reserved.range(..=address).next_back();
         last.is_some_and(|(&start, &length)| (address - start) as usize + size <= length)
@@ -122,6 +144,10 @@ unsafe fn create(out: *mut Handle, size: usize, properties: *const Properties) -
 fn release(handle: Handle) -> Answer {
     let driver = Driver::get()?;
     let mut objects = driver.objects();
+    if let Some(bound) = objects.shared.multicast.remove(&handle) {
+        bound.into_values().for_each(|memory| objects.vmm.let_go(memory, driver));
+        return Ok(());
+    }
     let piece = objects.vmm.physical.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?;
     piece.handles = piece.handles.checked_sub(1).ok_or(Failure::INVALID_VALUE)?;
     if let Some(piece) = objects.vmm.drop_unused(handle) {
@@ -203,12 +229,7 @@ fn unmap(address: Address, size: usize) -> Answer {
     remap(address, size, sys::PROT_NONE)?;
     for start in inside {
         let Some(Mapping { handle, .. }) = vmm.mapped.remove(&start) else { continue };
-        if let Some(piece) = vmm.physical.get_mut(&handle) {
-            piece.mappings -= 1;
-        }
-        if let Some(piece) = vmm.drop_unused(handle) {
-            driver.account.refund(piece.number, piece.charged);
-        }
+        vmm.let_go(handle, driver);
     }
     Ok(())
 }
@@ -257,6 +278,21 @@ unsafe fn properties(out: *mut Properties, handle: Handle) -> Answer {
     unsafe { put(out, piece.properties) }
 }
 
+/// A handle in a form that can be given away: here, the number itself.
+unsafe fn export(out: *mut i32, handle: Handle) -> Answer {
+    Driver::get()?.objects().vmm.physical.get(&handle).ok_or(Failure::INVALID_VALUE)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, handle as i32) }
+}
+
+unsafe fn import(out: *mut Handle, exported: usize) -> Answer {
+    let mut objects = Driver::get()?.objects();
+    let piece = objects.vmm.physical.get_mut(&exported).ok_or(Failure::INVALID_VALUE)?;
+    piece.handles += 1;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, exported) }
+}
+
 unsafe fn retain(out: *mut Handle, address: Address) -> Answer {
     let mut objects = Driver::get()?.objects();
     let vmm = &mut objects.vmm;
@@ -285,5 +321,7 @@ api! {
     cuMemGetAllocationGranularity(out: *mut usize, wanted: *const Properties, _option: i32) =>
         granularity(out, wanted);
     cuMemGetAllocationPropertiesFromHandle(out: *mut Properties, handle: Handle) => properties(out, handle);
+    cuMemExportToShareableHandle(out: *mut i32, handle: Handle, _kind: i32, _flags: u64) => export(out, handle);
+    cuMemImportFromShareableHandle(out: *mut Handle, exported: usize, _kind: i32) => import(out, exported);
     cuMemRetainAllocationHandle(out: *mut Handle, address: Address) => retain(out, address);
 }

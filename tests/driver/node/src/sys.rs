@@ -163,6 +163,8 @@ pub const MAP_PRIVATE: usize = 2;
 pub const MAP_FIXED: usize = 0x10;
 /// No file.
 pub const MAP_ANONYMOUS: usize = 0x20;
+/// At an address of at most 32 bits.
+pub const MAP_32BIT: usize = 0x40;
 /// Promises no memory: pages are counted when they are touched.
 pub const MAP_NORESERVE: usize = 0x4000;
 

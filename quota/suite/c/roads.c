@@ -1,0 +1,214 @@
+// roads WHAT: what else takes and gives back device memory, and what does not. Each begins with a context that counts
+// CONTEXT bytes, and ends with nothing.
+#include "app.h"
+
+typedef struct { int kind, types, on, id; u64 rest[11]; size_t bytes; u64 pointer; } alloc_node;
+static const int on_device[24] = {1, 0, 1, 0}, on_host[24] = {1, 0, 2, 0};
+static void *context, *stream;
+static int (*real_info)(size_t *, size_t *);
+
+static u64 physical(void) {
+    size_t left, total;
+    check(real_info(&left, &total) == 0);
+    return total - left;
+}
+
+static u64 base(void) { return CONTEXT; }
+#define counts(bytes) check(used() == base() + (bytes) && physical() == base() + (bytes))
+
+// What a pool keeps counts until it is given back, and serves who needs it before that.
+static void pools(void) {
+    void *pool, *host;
+    u64 one, two, all, keep = 1ull << 40;
+    check(cuMemPoolCreate(&pool, on_device) == 0);
+    check(cuMemPoolSetAttribute(pool, 4, &keep) == 0);
+    check(cuMemAllocFromPoolAsync(&one, 20 * MIB, pool, stream) == 0);
+    check(cuMemAllocFromPoolAsync(&two, 10 * MIB, pool, stream) == 0);
+    counts(30 * MIB);
+    check(cuMemFreeAsync(one, stream) == 0 && cuStreamSynchronize(stream) == 0);
+    counts(30 * MIB);
+    // What fits into what the pool keeps takes nothing more.
+    check(cuMemAllocFromPoolAsync(&one, 15 * MIB, pool, stream) == 0);
+    counts(30 * MIB);
+    check(cuMemFreeAsync(one, stream) == 0);
+    // What it keeps in vain is had by who needs it.
+    check(cuMemAlloc_v2(&all, limit() - base() - 10 * MIB) == 0 && used() == limit());
+    check(cuMemAllocFromPoolAsync(&one, MIB, pool, stream) == OUT_OF_MEMORY);
+    check(cuMemFree_v2(all) == 0);
+    counts(10 * MIB);
+    check(cuMemAllocFromPoolAsync(&one, 20 * MIB, pool, stream) == 0 && cuMemFreeAsync(one, stream) == 0);
+    counts(30 * MIB);
+    check(cuMemPoolTrimTo(pool, 14 * MIB) == 0);
+    counts(14 * MIB);
+    // What outlives its pool counts until it is freed.
+    check(cuMemPoolDestroy(pool) == 0);
+    counts(10 * MIB);
+    check(cuMemFreeAsync(two, stream) == 0);
+    counts(0);
+    check(cuMemAllocAsync(&one, 8 * MIB, stream) == 0 && cuMemFreeAsync(one, stream) == 0);
+    counts(8 * MIB);
+    check(cuCtxSynchronize() == 0);
+    counts(0);
+    // The simulated driver does not tell pools in the host's memory apart; we do.
+    check(cuMemPoolCreate(&host, on_host) == 0);
+    check(cuMemAllocFromPoolAsync(&one, 8 * MIB, host, stream) == 0 && used() == base());
+    check(cuMemFreeAsync(one, stream) == 0 && cuStreamSynchronize(stream) == 0 && cuMemPoolDestroy(host) == 0);
+    counts(0);
+}
+
+// A graph that frees what it allocates has its memory until somebody else needs it, and gets it back.
+static void graphs(void) {
+    alloc_node a = {.kind = 1, .on = 1, .bytes = 60 * MIB}, most = {.kind = 1, .on = 1, .bytes = 1000 * MIB};
+    void *graph, *node, *executable, *other;
+    u64 pointer;
+    check(cuGraphCreate(&graph, 0) == 0);
+    check(cuGraphAddMemAllocNode(&node, graph, 0, 0, &most) == OUT_OF_MEMORY);
+    check(cuGraphAddMemAllocNode(&node, graph, 0, 0, &a) == 0);
+    check(cuGraphAddMemFreeNode(&node, graph, 0, 0, a.pointer) == 0);
+    check(cuGraphInstantiateWithFlags(&executable, graph, 0) == 0);
+    check(cuGraphInstantiateWithFlags(&other, graph, 0) == 0);
+    counts(0);
+    for (int i = 0; i < 100; i++) check(cuGraphLaunch(executable, stream) == 0);
+    counts(60 * MIB);
+    check(cuMemAlloc_v2(&pointer, limit() - base() - 10 * MIB) == 0);
+    counts(limit() - base() - 10 * MIB);
+    check(cuGraphLaunch(executable, stream) == OUT_OF_MEMORY);
+    check(cuGraphLaunch(executable, stream) == OUT_OF_MEMORY);
+    check(cuMemFree_v2(pointer) == 0 && cuGraphLaunch(executable, stream) == 0);
+    counts(60 * MIB);
+    // The other one's memory is had from the first one's, for want of more.
+    check(cuMemAlloc_v2(&pointer, limit() - base() - 70 * MIB) == 0 && cuGraphLaunch(other, stream) == 0);
+    counts(limit() - base() - 10 * MIB);
+    check(cuMemFree_v2(pointer) == 0 && cuGraphExecDestroy(executable) == 0 && cuGraphExecDestroy(other) == 0);
+    check(cuGraphDestroy(graph) == 0 && cuDeviceGraphMemTrim(0) == 0);
+    counts(0);
+}
+
+// What ends with a context, and what does not.
+static void contexts(void) {
+    struct { size_t width, height; unsigned format, channels; } flat = {1024, 1024, 0x20, 1};
+    struct { char magic[8]; u64 now, later; } image = {"simcode", 6 * MIB, 0};
+    void *second, *array, *module, *top, *primary, *green, *in_green;
+    u64 pointer, low, handle;
+    unsigned narrow;
+    check(cuCtxCreate_v2(&second, 0, 0) == 0);
+    counts(CONTEXT);
+    check(cuMemAlloc_v2(&pointer, 10 * MIB) == 0 && cuMemAlloc(&narrow, 4 * MIB) == 0);
+    check(cuMemAllocManaged(&low, 2 * MIB, 1) == 0 && cuArrayCreate_v2(&array, &flat) == 0);
+    check(cuModuleLoadData(&module, &image) == 0 && cuCtxSetLimit(2, 16 * MIB) == 0);
+    check(cuMemCreate(&handle, 2 * MIB, on_device, 0) == 0);
+    counts(CONTEXT + (10 + 4 + 2 + 4 + 6 + 8 + 2) * MIB);
+    check(cuCtxDestroy_v2(second) == 0);
+    counts(2 * MIB);
+    check(cuMemRelease(handle) == 0);
+    counts(0);
+    check(cuCtxDestroy_v2((void *)0x1234560) != 0);
+    counts(0);
+
+    check(cuCtxPushCurrent_v2(context) == 0);
+    check(cuDevicePrimaryCtxRetain(&primary, 0) == 0 && cuDevicePrimaryCtxRetain(&primary, 0) == 0);
+    counts(CONTEXT);
+    check(cuCtxPushCurrent_v2(primary) == 0 && cuMemAlloc_v2(&pointer, 10 * MIB) == 0);
+    counts(CONTEXT + 10 * MIB);
+    check(cuDevicePrimaryCtxReset_v2(0) == 0);
+    counts(CONTEXT);
+    // A green context's memory is the primary's.
+    check(cuGreenCtxCreate(&green, 0, 0, 0) == 0 && cuCtxFromGreenCtx(&in_green, green) == 0);
+    counts(CONTEXT + 2 * MIB);
+    check(cuCtxPushCurrent_v2(in_green) == 0 && cuMemAlloc_v2(&pointer, 10 * MIB) == 0);
+    check(cuCtxPopCurrent_v2(&top) == 0 && cuGreenCtxDestroy(green) == 0);
+    counts(CONTEXT + 10 * MIB);
+    check(cuDevicePrimaryCtxRelease_v2(0) == 0);
+    counts(CONTEXT + 10 * MIB);
+    check(cuCtxPopCurrent_v2(&top) == 0 && cuDevicePrimaryCtxRelease_v2(0) == 0);
+    counts(0);
+    // Stacks are there for every thread that the GPU can run: 56 multiprocessors of 2048.
+    check(cuCtxSetLimit(0, 512) == 0);
+    counts(56 * MIB);
+    check(cuCtxSetLimit(0, 1 << 20) == OUT_OF_MEMORY);
+    counts(56 * MIB);
+    check(cuCtxSetLimit(0, 0) == 0 && cuCtxSetLimit(1, 2 * MIB) == 0);
+    counts(MIB);
+    check(cuCtxSetLimit(1, MIB) == 0);
+    counts(0);
+}
+
+struct ipc { u64 words[8]; };
+
+// What is opened or imported counts once, and bindings keep memory.
+static void sharing(void) {
+    u64 pointer, other, handle, again, ipc[8], buffer[16] = {0, 50 * MIB}, object, address;
+    void *external;
+    int exported, (*open_ipc)(u64 *, struct ipc, unsigned) = dlsym(RTLD_DEFAULT, "cuIpcOpenMemHandle_v2");
+    check(cuMemAlloc_v2(&pointer, 50 * MIB) == 0 && cuIpcGetMemHandle(ipc, pointer) == 0);
+    check(open_ipc(&other, *(struct ipc *)ipc, 0) == 0);
+    counts(50 * MIB);
+    check(cuIpcCloseMemHandle(other) == 0);
+    counts(50 * MIB);
+    check(cuMemFree_v2(pointer) == 0);
+    counts(0);
+    check(cuImportExternalMemory(&external, buffer) == 0 && cuExternalMemoryGetMappedBuffer(&pointer, external, buffer) == 0);
+    counts(0);
+    check(cuMemFree_v2(pointer) == 0 && cuDestroyExternalMemory(external) == 0);
+    counts(0);
+
+    check(cuMemCreate(&handle, 20 * MIB, on_device, 0) == 0 && cuMemExportToShareableHandle(&exported, handle, 1, 0) == 0);
+    check(cuMemImportFromShareableHandle(&again, (void *)(long)exported, 1) == 0);
+    counts(20 * MIB);
+    // Imported by who made it: one more reference.
+    check(cuMemRelease(handle) == 0);
+    counts(20 * MIB);
+    check(cuMemRelease(again) == 0);
+    counts(0);
+
+    check(cuMulticastCreate(&object, ipc) == 0);
+    check(cuMemCreate(&handle, 20 * MIB, on_device, 0) == 0 && cuMemCreate(&other, 10 * MIB, on_device, 0) == 0);
+    check(cuMemAddressReserve(&address, 10 * MIB, 0, 0, 0) == 0 && cuMemMap(address, 10 * MIB, 0, other, 0) == 0);
+    check(cuMulticastBindMem(object, 0, handle, 0, 20 * MIB, 0) == 0);
+    check(cuMulticastBindAddr(object, 20 * MIB, address, 10 * MIB, 0) == 0);
+    check(cuMemRelease(handle) == 0 && cuMemRelease(other) == 0 && cuMemUnmap(address, 10 * MIB) == 0);
+    counts(30 * MIB);
+    check(cuMulticastUnbind(object, 0, 0, 20 * MIB) == 0);
+    counts(10 * MIB);
+    check(cuMemRelease(object) == 0);
+    counts(0);
+    check(cuMemAddressFree(address, 10 * MIB) == 0);
+}
+
+// Code that is loaded when a function is first launched cannot be refused; it counts, and the next allocation is.
+static void late(void) {
+    struct { char magic[8]; u64 now, later; } image = {"simcode", 4 * MIB, 2 * MIB};
+    void *module, *function;
+    u64 pointer;
+    check(cuModuleLoadData(&module, &image) == 0 && cuModuleGetFunction(&function, module, "kernel") == 0);
+    counts(4 * MIB);
+    for (int i = 0; i < 10; i++) check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0) == 0);
+    counts(6 * MIB);
+    check(cuModuleUnload(module) == 0);
+    counts(0);
+    // Above the limit, if there is no room: by a piece of memory.
+    check(cuModuleLoadData(&module, &image) == 0 && cuModuleGetFunction(&function, module, "kernel") == 0);
+    check(cuMemAlloc_v2(&pointer, limit() - used()) == 0 && used() == limit());
+    check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0) == 0);
+    check(physical() == limit() + 2 * MIB && used() == limit());
+    check(cuMemFree_v2(pointer) == 0);
+    counts(6 * MIB);
+    check(cuModuleUnload(module) == 0);
+    counts(0);
+}
+
+int main(int argc, char **argv) {
+    const char *what = argv[1];
+    void *real = dlopen("/run/fgpu/driver/libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    check(real && (real_info = dlsym(real, "cuMemGetInfo_v2")));
+    check(cuInit(0) == 0 && cuCtxCreate_v2(&context, 0, 0) == 0 && cuStreamCreate(&stream, 0) == 0);
+    counts(0);
+    if (!strcmp(what, "pools")) pools();
+    else if (!strcmp(what, "graphs")) graphs();
+    else if (!strcmp(what, "contexts")) contexts();
+    else if (!strcmp(what, "sharing")) sharing();
+    else if (!strcmp(what, "late")) late();
+    else return 2;
+    check(cuCtxDestroy_v2(context) == 0);
+    printf("%s ok\n", what);
+}

@@ -1,0 +1,70 @@
+//! NVIDIA's own files, fetched from where they are packaged: Debian's archive and PyPI. Kept between runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use crate::{Container, run, target_dir};
+
+fn kept(name: &str) -> PathBuf {
+    let folder = target_dir().join("nvidia").join(name);
+    fs::create_dir_all(&folder).expect("the target folder is ours");
+    folder
+}
+
+/// The real libcuda of a Debian suite.
+fn libcuda(suite: &str) -> PathBuf {
+    /// One test fetches, the others wait.
+    static FETCHING: Mutex<()> = Mutex::new(());
+    let _fetching = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = kept(suite);
+    let fetch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/driver/fetch-nvidia-smi");
+    run(Command::new(fetch).arg(&folder).arg(suite));
+    folder.join("libcuda.so")
+}
+
+/// NVIDIA's runtime library out of a package of PyPI, named with its version.
+pub fn cudart(package: &str) -> PathBuf {
+    let folder = kept(package);
+    let find = || {
+        let mut folders = vec![folder.clone()];
+        while let Some(path) = folders.pop() {
+            for entry in fs::read_dir(path).expect("ours").flatten() {
+                let name = entry.file_name().into_string().unwrap_or_default();
+                if entry.path().is_dir() {
+                    folders.push(entry.path());
+                } else if name.starts_with("libcudart.so.") {
+                    return Some(entry.path());
+                }
+            }
+        }
+        None
+    };
+    find().unwrap_or_else(|| {
+        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
+        run(Command::new("python3").args(install).arg(&folder).arg(package));
+        find().unwrap_or_else(|| panic!("{package} has no libcudart"))
+    })
+}
+
+impl Container {
+    /// A container over the real libcuda of a Debian suite, with a spy (`c/spy.c`) before ours. There is no GPU, but the
+    /// library answers which functions it has.
+    pub fn spied(suite: &str) -> Self {
+        let container = Self::without_driver("gcc", &[]);
+        fs::copy(libcuda(suite), container.path("fgpu/driver/libcuda.so.1")).expect("fetched");
+        fs::create_dir_all(container.path("spy")).expect("ours");
+        let out = container.path("spy/libcuda.so.1");
+        container.compile("spy.c", &out, &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);
+        container
+    }
+
+    /// A program that gets the spy for its libcuda.
+    pub fn spied_command(&self, program: &Path) -> Command {
+        let mut command = self.command(program);
+        command.env("LD_LIBRARY_PATH", self.path("spy"));
+        command.env("FGPU_TEST_OURS", self.path("lib/libcuda.so.1"));
+        command
+    }
+}

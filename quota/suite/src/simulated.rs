@@ -1,0 +1,73 @@
+//! Containers whose driver is the simulated one (`tests/driver`), which has contexts, pools, graphs and code.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::{env, fmt::Write};
+
+use fgpu_wire::limits::{self, GpuLimit};
+
+use crate::{Container, NONCE, run, target_dir};
+
+/// The workspace of the simulated driver.
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/driver")
+}
+
+/// The folder with `fgpu-sim` and the two libraries.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = target_dir().join("simulated");
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        run(Command::new(cargo)
+            .args(["build", "--quiet", "--locked", "-p", "fgpu-sim", "-p", "sim-cuda", "-p", "sim-nvml"])
+            .arg("--manifest-path")
+            .arg(workspace().join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(&target));
+        target.join("debug")
+    })
+}
+
+/// What the simulated driver's `cuGetProcAddress` answers: lines of a name, the CUDA version from which on, the
+/// function, and the function for per-thread default streams.
+pub fn versions() -> String {
+    fs::read_to_string(workspace().join("cuda/versions.txt")).expect("is there")
+}
+
+impl Container {
+    /// A container on a node whose GPUs' contexts take so many bytes each, and are said to. Needs root: the node has
+    /// device nodes.
+    pub fn simulated(gpus: &[GpuLimit], context: u64) -> Self {
+        let container = Self::without_driver("gcc", gpus);
+        let mut page = limits::encode(&NONCE, gpus);
+        let mut node = String::new();
+        for (number, gpu) in gpus.iter().enumerate() {
+            limits::put_context(&mut page, number, context);
+            let mut uuid: String = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+            for place in [20, 16, 12, 8] {
+                uuid.insert(place, '-');
+            }
+            let _ = writeln!(node, "[[gpu]]\npreset = \"a30\"\nuuid = \"GPU-{uuid}\"");
+            let _ = writeln!(node, "context-mib = {}\nminor = {}", context >> 20, gpu.minor);
+        }
+        container.put("fgpu/limits", &page);
+        let description = container.path("node.toml");
+        fs::write(&description, node).expect("ours");
+        // The library takes the folder above its own for the node's root.
+        run(Command::new(built().join("fgpu-sim"))
+            .args(["install", "--config"])
+            .arg(&description)
+            .arg("--root")
+            .arg(container.path("fgpu"))
+            .arg("--libraries")
+            .arg(built()));
+        for (file, library) in [("libsim_cuda.so", "libcuda.so.1"), ("libsim_nvml.so", "libnvidia-ml.so.1")] {
+            fs::copy(built().join(file), container.path("fgpu/driver").join(library)).expect("built");
+        }
+        container
+    }
+}

@@ -1,0 +1,50 @@
+//! Which functions are given out, over NVIDIA's own libraries: every one is ours where we wrap it and the real one's
+//! where we do not, with the result and the status that the real one answers.
+
+use std::fs;
+use std::process::Stdio;
+
+use fgpu_quota_names::TABLE;
+use fgpu_quota_suite::{Container, cudart, run};
+
+/// What the spy says in the end: queries, those with per-thread flags, answers that are ours, answers of nothing.
+fn told(output: &str) -> [u32; 4] {
+    let line = output.lines().find(|line| line.split(' ').count() == 4).unwrap_or_else(|| panic!("{output}"));
+    let numbers: Vec<u32> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
+    numbers.try_into().expect("four")
+}
+
+#[test]
+fn every_name_of_every_version_is_ours_or_the_real_ones() {
+    for suite in ["bookworm", "trixie"] {
+        let container = Container::spied(suite);
+        let program = container.program("cudart", &[], &[]);
+        let names: Vec<&str> = TABLE.iter().flat_map(|(_, names)| *names).copied().collect();
+        fs::write(container.path("names"), names.join("\n")).unwrap();
+        let mut command = container.spied_command(&program);
+        let input = fs::File::open(container.path("names")).unwrap();
+        let output = command.arg("all").stdin(Stdio::from(input)).output().expect("starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{suite}: {error}");
+        let [asked, per_thread, ours, _] = told(&String::from_utf8_lossy(&output.stdout));
+        assert_eq!(asked as usize, names.len() * 20 * 4 * 2, "{suite}");
+        assert!(per_thread == asked / 4 && ours > 4000, "{suite}: {per_thread} {ours}");
+    }
+}
+
+/// Without a GPU the runtime asks for everything, and then says that there is none.
+#[test]
+fn nvidias_runtime_gets_ours_or_the_real_ones() {
+    const NO_DEVICE: &str = "100 100";
+    for (package, version, least) in
+        [("nvidia-cuda-runtime-cu12==12.9.79", "12090", 400), ("nvidia-cuda-runtime==13.5.37", "13050", 450)]
+    {
+        let container = Container::spied("trixie");
+        let program = container.program("cudart", &[], &[]);
+        let mut command = container.spied_command(&program);
+        let output = run(command.arg(cudart(package)).env("FGPU_TEST_VERSION", version));
+        assert!(output.contains(&format!("{version} {NO_DEVICE}\n")), "{output}");
+        let [asked, per_thread, ours, _] = told(&output);
+        assert!(asked >= least && per_thread >= 60 && ours >= 60, "{package}: {output}");
+    }
+}

@@ -1,0 +1,42 @@
+//! What else takes device memory, over the simulated driver.
+
+use fgpu_quota_suite::{Container, gpu};
+
+const MIB: u64 = 1 << 20;
+
+fn road(what: &str, context: u64) {
+    let container = Container::simulated(&[gpu(0, 200)], context);
+    let program = container.program("roads", &["libcuda.so.1"], &[&format!("-DCONTEXT={context}ull")]);
+    assert_eq!(container.run(&program, &[what]), format!("{what} ok\n"));
+    container.with_usage(|usage| assert_eq!(usage.total(0), 0));
+}
+
+#[test]
+fn what_a_pool_keeps_counts() {
+    road("pools", 40 * MIB);
+}
+
+#[test]
+fn a_graph_has_its_memory_while_there_is_room() {
+    road("graphs", 40 * MIB);
+}
+
+#[test]
+fn all_that_is_a_contexts_ends_with_it() {
+    road("contexts", 40 * MIB);
+}
+
+#[test]
+fn contexts_whose_size_nobody_knows_are_no_obstacle() {
+    road("contexts", 0);
+}
+
+#[test]
+fn shared_memory_counts_once() {
+    road("sharing", 40 * MIB);
+}
+
+#[test]
+fn a_launch_counts_what_it_loads() {
+    road("late", 40 * MIB);
+}
