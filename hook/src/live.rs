@@ -51,10 +51,10 @@ use target::Target;
 mod attach;
 mod entry;
 mod file_system;
-mod journal;
 mod mounts;
 mod parameters;
 mod precreate;
+mod report;
 mod resolve;
 mod source;
 mod state;
@@ -83,8 +83,13 @@ const POSTSTOP: Duration = Duration::from_secs(10);
 /// This changes the process: its environment, descriptors, capabilities and signals. Call it first and once.
 ///
 /// # Errors
-/// Every code of [`fgpu_spec::Code`]. What was done is undone.
+/// Every code of [`fgpu_spec::Code`]. What was done is undone. The error has been told already where engines look for it
+/// other than on standard error.
 pub fn create(input: impl Read, timeout: Duration) -> Result<(), Error> {
+    give(input, timeout).inspect_err(report::tell)
+}
+
+fn give(input: impl Read, timeout: Duration) -> Result<(), Error> {
     entry::enter(Stage::Create)?;
     let deadline =
         Deadline::set(timeout, "fgpu: timed-out: the hook's own time limit passed; try again\n", 1)?;
@@ -184,7 +189,7 @@ pub fn poststop(mut input: impl Read, grant: Option<Nonce>) {
     };
     if let Err(error) = released {
         eprintln!("{error}");
-        journal::tell(&error);
+        report::tell(&error);
     }
 }
 

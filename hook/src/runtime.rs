@@ -29,6 +29,11 @@ pub fn run(command_line: &[OsString]) -> Result<Ended, Error> {
     serve(&arguments, command_line).inspect_err(|error| log::error(&arguments, error))
 }
 
+/// Writes an error into the log file that a runtime was given with this command line (without `argv[0]`), if any.
+pub(crate) fn log_for(command_line: &[OsString], error: &Error) {
+    log::error(&Arguments::parse(command_line), error);
+}
+
 fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Error> {
     let real = real_runtime(&Config::load()?.runtimes)?;
     match (arguments.verb, &arguments.id) {

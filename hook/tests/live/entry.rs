@@ -128,6 +128,21 @@ fn a_rootless_engine_is_told_what_to_use() {
     node.assert_nothing_held("rootless");
 }
 
+/// crun sends what a hook prints to /dev/null; the reason is then on crun's own standard error.
+#[test]
+fn an_error_that_nobody_would_see_goes_to_the_runtime() {
+    let node = Node::new(1);
+    let mut container = Container::new(&node, &[("fgpu/fraction", "3")]);
+    container.start(USUAL);
+    let mut runtime = std::process::Command::new("/bin/sh");
+    runtime.args(["-c", "\"$0\" createRuntime 2>/dev/null; exit $?"]).arg(node.path("bin/fgpu-hook"));
+    let text = told(&container.run(&mut runtime));
+    assert!(text.starts_with("exit status: 1: fgpu: invalid-request: fgpu/fraction=3"), "{text}");
+    // Otherwise it is told once.
+    let text = told(&container.hook(&node, &["createRuntime"]));
+    assert_eq!(text.matches("fgpu: invalid-request").count(), 1, "{text}");
+}
+
 #[test]
 fn wrong_arguments_are_told_and_the_state_is_read_all_the_same() {
     let node = Node::new(1);

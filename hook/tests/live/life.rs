@@ -307,6 +307,32 @@ fn a_signal_undoes_what_was_done() {
     assert_eq!((container.mounts(), tree(&container.rootfs)), (mounts, files));
 }
 
+/// Wherever the hook is killed, and with it the container: one reconcile later nothing is left. What the hook made is in
+/// the container's mount namespace, and ends with it.
+#[test]
+fn killed_at_any_time_it_leaves_what_one_reconcile_clears() {
+    let node = Node::new(1);
+    let host = host_mounts();
+    let (mut before, mut after) = (0, 0);
+    for step in 0..40 {
+        let mut container = Container::new(&node, QUARTER);
+        container.start(USUAL);
+        let mut hook = container.spawn(&mut node.hook(&["createRuntime"]));
+        std::thread::sleep(std::time::Duration::from_micros(400 * step));
+        hook.kill().unwrap();
+        if hook.wait().unwrap().success() {
+            after += 1;
+        } else {
+            before += 1;
+        }
+        container.kill();
+        node.store().reconcile().unwrap();
+        node.assert_nothing_held(&format!("killed after {step} steps"));
+        assert_eq!(host_mounts(), host);
+    }
+    eprintln!("killed {before} times, too late {after} times");
+}
+
 #[test]
 fn a_wait_ends_before_the_hooks_own_time() {
     let node = Node::new(1);

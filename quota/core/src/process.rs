@@ -16,6 +16,9 @@
 //! (`MADV_WIPEONFORK`), locks included: a child finds zeros and registers by itself when it allocates. No
 //! system call is needed to tell parent from child.
 //!
+//! A process that was checkpointed and restored (CRIU) has its memory back, this page among it, but not the lock. If
+//! somebody has cleared its slot meanwhile it sees that at its next call, and registers anew with all that it has.
+//!
 //! One gap: a thread that forks while another is between opening and closing the ledger gives the child a
 //! descriptor that keeps the lock, until the child execs or ends. Within one pid namespace the pid decides
 //! then ([`fgpu_wire::ledger`]); else the parent's memory counts until the child ends. Never is it
@@ -138,6 +141,54 @@ impl Process {
         }
     }
 
+    /// The ledger and this process's registration in it, renewed if the slot was lost.
+    #[inline]
+    fn account(&self) -> (&'static Ledger, Owner) {
+        let (ledger, owner) = (self.ledger(), self.owner());
+        if ledger.is_registered(owner) { (ledger, owner) } else { self.register_again() }
+    }
+
+    /// Likewise; `None` if it had to be renewed just now. Then the ledger says what the table of allocations says, from
+    /// which callers have taken already what they give back, and to which they have added what they count.
+    #[inline]
+    fn still_registered(&self) -> Option<(&'static Ledger, Owner)> {
+        let (ledger, owner) = (self.ledger(), self.owner());
+        if ledger.is_registered(owner) {
+            return Some((ledger, owner));
+        }
+        self.register_again();
+        None
+    }
+
+    /// Registers anew if the slot was lost, before the table of allocations is changed.
+    #[inline]
+    pub fn renew(&self) {
+        self.still_registered();
+    }
+
+    #[cold]
+    fn register_again(&self) -> (&'static Ledger, Owner) {
+        let _registering = self.registering.lock();
+        let (ledger, owner) = (self.ledger(), self.owner());
+        if ledger.is_registered(owner) {
+            return (ledger, owner);
+        }
+        let Ok((ledger, slot)) = take_slot(self.limits()) else { return (ledger, owner) };
+        let namespace = kernel::namespace();
+        let system = System::new(namespace);
+        let Some(owner) = ledger.register(slot, sys::pid(), &system) else { return (ledger, owner) };
+        for (gpu, &bytes) in self.allocations.lock().counted().iter().enumerate() {
+            if bytes != 0 {
+                ledger.reserve(owner, gpu, bytes, bytes, UNLIMITED, &system);
+            }
+        }
+        self.namespace.store(namespace, Ordering::Relaxed);
+        self.ledger.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Relaxed);
+        self.slot.store(owner.slot as u32, Ordering::Relaxed);
+        self.generation.store(owner.generation, Ordering::Relaxed);
+        (ledger, owner)
+    }
+
     fn system(&self) -> System {
         System::new(self.namespace.load(Ordering::Relaxed))
     }
@@ -146,20 +197,21 @@ impl Process {
     /// be [released](Self::release) once. `None`: out of memory.
     pub fn reserve(&self, gpu: usize, bytes: u64) -> Option<u64> {
         let (least, most) = size::of(bytes);
-        let limit = self.limits().memory(gpu);
-        self.ledger().reserve(self.owner(), gpu, least, most, limit, &self.system())
+        self.reserve_between(gpu, least, most)
     }
 
     /// Reserves as much as `most` and at least `least`, which are not rounded; gives what was reserved.
     pub fn reserve_between(&self, gpu: usize, least: u64, most: u64) -> Option<u64> {
-        let limit = self.limits().memory(gpu);
-        self.ledger().reserve(self.owner(), gpu, least, most, limit, &self.system())
+        let (ledger, owner) = self.account();
+        ledger.reserve(owner, gpu, least, most, self.limits().memory(gpu), &self.system())
     }
 
     /// Counts what the driver has taken already, above the limit if need be: the ledger tells the truth, and
     /// the next allocation is refused.
     pub fn force(&self, gpu: usize, bytes: u64) {
-        self.ledger().reserve(self.owner(), gpu, bytes, bytes, UNLIMITED, &self.system());
+        if let Some((ledger, owner)) = self.still_registered() {
+            ledger.reserve(owner, gpu, bytes, bytes, UNLIMITED, &self.system());
+        }
     }
 
     /// What the ledger says of GPU number `gpu` of the grant now, the dead included.
@@ -206,13 +258,16 @@ impl Process {
 
     /// Gives back what [`reserve`](Self::reserve) gave.
     pub fn release(&self, gpu: usize, bytes: u64) {
-        self.ledger().release(self.owner(), gpu, bytes, &self.system());
+        if let Some((ledger, owner)) = self.still_registered() {
+            ledger.release(owner, gpu, bytes, &self.system());
+        }
     }
 
     /// Limit and use of GPU number `gpu` of the grant, the dead not counted.
     pub fn memory(&self, gpu: usize) -> Memory {
-        self.ledger().reap(self.owner(), &self.system());
-        Memory { limit: self.limits().memory(gpu), used: self.ledger().total(gpu) }
+        let (ledger, owner) = self.account();
+        ledger.reap(owner, &self.system());
+        Memory { limit: self.limits().memory(gpu), used: ledger.total(gpu) }
     }
 
     /// The number in the grant of a CUDA device, if it was [remembered](Self::remember_device).

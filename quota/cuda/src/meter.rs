@@ -113,6 +113,7 @@ pub(crate) fn close(process: &Process, meter: Meter) -> Option<Entry> {
 /// Makes what is booked what the driver says. `spare` was reserved for a call that is over; it is used up or given
 /// back. `false`: the driver took more than was reserved for it, and that passes the limit; it counts all the same.
 pub(crate) fn settle(process: &Process, meter: Meter, gpu: usize, spare: u64) -> bool {
+    process.renew();
     let booked = || process.allocations.lock().get_mut(meter.kind, meter.key).copied();
     // Ends: who is overtaken was overtaken by somebody who is done.
     while let Some(before) = booked().filter(|entry| entry.gpu != NOWHERE) {

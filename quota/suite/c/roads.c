@@ -1,6 +1,8 @@
 // roads WHAT: what else takes and gives back device memory, and what does not. Each begins with a context that counts
 // CONTEXT bytes, and ends with nothing.
 #include "app.h"
+#include <sys/prctl.h>
+#include <time.h>
 
 typedef struct { int kind, types, on, id; u64 rest[11]; size_t bytes; u64 pointer; } alloc_node;
 static const int on_device[24] = {1, 0, 1, 0}, on_host[24] = {1, 0, 2, 0};
@@ -197,8 +199,67 @@ static void late(void) {
     counts(0);
 }
 
+// A process that does everything at random, until it is killed.
+static void work(unsigned seed) {
+    alloc_node node = {.kind = 1, .on = 1, .bytes = 4 * MIB};
+    void *graph, *added, *executable, *own, *module;
+    struct { char magic[8]; u64 now, later; } image = {"simcode", 2 * MIB, 0};
+    u64 pointer, other, handle, address;
+    check(cuInit(0) == 0 && cuCtxCreate_v2(&own, 0, 0) == 0 && cuStreamCreate(&stream, 0) == 0);
+    check(cuGraphCreate(&graph, 0) == 0 && cuGraphAddMemAllocNode(&added, graph, 0, 0, &node) == 0);
+    for (;; seed = seed * 1103515245 + 12345) switch (seed >> 16 & 7) {
+        case 0: check(cuMemAllocAsync(&pointer, 3 * MIB, stream) == 0 && cuMemFreeAsync(pointer, stream) == 0); break;
+        case 1: check(cuStreamSynchronize(stream) == 0); break;
+        case 2: check(cuMemAlloc_v2(&pointer, MIB) == 0 && cuMemAlloc_v2(&other, 3 * MIB) == 0);
+                check(cuMemFree_v2(pointer) == 0 && cuMemFree_v2(other) == 0); break;
+        case 3: check(cuGraphInstantiateWithFlags(&executable, graph, 0) == 0 && cuGraphLaunch(executable, stream) == 0);
+                check(cuGraphExecDestroy(executable) == 0); break;
+        case 4: check(cuDeviceGraphMemTrim(0) == 0); break;
+        case 5: check(cuMemCreate(&handle, 4 * MIB, on_device, 0) == 0 && cuMemAddressReserve(&address, 4 * MIB, 0, 0, 0) == 0);
+                check(cuMemMap(address, 4 * MIB, 0, handle, 0) == 0 && cuMemRelease(handle) == 0);
+                check(cuMemUnmap(address, 4 * MIB) == 0 && cuMemAddressFree(address, 4 * MIB) == 0); break;
+        case 6: check(cuModuleLoadData(&module, &image) == 0 && cuModuleUnload(module) == 0); break;
+        case 7: check(cuCtxSetLimit(2, 10 * MIB) == 0 && cuCtxSetLimit(2, 8 * MIB) == 0); break;
+    }
+}
+
+// Makes the workers, since a process with a GPU has no children with one: a letter makes one, its end makes another.
+static void make_workers(int from, int to) {
+    char letter;
+    for (unsigned seed = 1; read(from, &letter, 1) == 1; seed++) {
+        pid_t worker = fork();
+        if (!worker) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            work(seed * 2654435761u);
+        }
+        check(write(to, &worker, sizeof worker) == sizeof worker);
+        reap(worker, SIGKILL);
+        check(write(to, &worker, sizeof worker) == sizeof worker);
+    }
+    _exit(0);
+}
+
+static int to_maker, from_maker;
+static void kills(int trials) {
+    pid_t worker, ended;
+    for (int trial = 0; trial < trials; trial++) {
+        check(write(to_maker, "", 1) == 1 && read(from_maker, &worker, sizeof worker) == sizeof worker);
+        struct timespec pause = {0, (trial * 7919 % 1000 + 200) * 1000};
+        nanosleep(&pause, 0);
+        kill(worker, SIGKILL);
+        check(read(from_maker, &ended, sizeof ended) == sizeof ended && ended == worker);
+        counts(0);
+    }
+}
+
 int main(int argc, char **argv) {
     const char *what = argv[1];
+    if (!strcmp(what, "kills")) {
+        int to[2], from[2];
+        check(pipe(to) == 0 && pipe(from) == 0);
+        if (!fork()) close(to[1]), make_workers(to[0], from[1]);
+        to_maker = to[1], from_maker = from[0];
+    }
     void *real = dlopen("/run/fgpu/driver/libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     check(real && (real_info = dlsym(real, "cuMemGetInfo_v2")));
     check(cuInit(0) == 0 && cuCtxCreate_v2(&context, 0, 0) == 0 && cuStreamCreate(&stream, 0) == 0);
@@ -208,6 +269,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "contexts")) contexts();
     else if (!strcmp(what, "sharing")) sharing();
     else if (!strcmp(what, "late")) late();
+    else if (!strcmp(what, "kills")) kills(atoi(argv[2]));
     else return 2;
     check(cuCtxDestroy_v2(context) == 0);
     printf("%s ok\n", what);

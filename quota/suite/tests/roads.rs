@@ -1,13 +1,14 @@
 //! What else takes device memory, over the simulated driver.
 
-use fgpu_quota_suite::{Container, gpu};
+use fgpu_quota_suite::{Container, gpu, trials};
 
 const MIB: u64 = 1 << 20;
 
 fn road(what: &str, context: u64) {
     let container = Container::simulated(&[gpu(0, 200)], context);
     let program = container.program("roads", &["libcuda.so.1"], &[&format!("-DCONTEXT={context}ull")]);
-    assert_eq!(container.run(&program, &[what]), format!("{what} ok\n"));
+    let out = container.run(&program, &[what, &trials(1000)]);
+    assert_eq!(out, format!("{what} ok\n"));
     container.with_usage(|usage| assert_eq!(usage.total(0), 0));
 }
 
@@ -39,4 +40,9 @@ fn shared_memory_counts_once() {
 #[test]
 fn a_launch_counts_what_it_loads() {
     road("late", 40 * MIB);
+}
+
+#[test]
+fn a_kill_in_any_of_them_gives_everything_back() {
+    road("kills", 40 * MIB);
 }

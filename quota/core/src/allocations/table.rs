@@ -6,6 +6,8 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
+use fgpu_wire::MAX_GPUS;
+
 use crate::sys::{self, InChild};
 
 const FIRST_CAPACITY: usize = 1024;
@@ -209,6 +211,27 @@ impl Table {
     /// Calls `each` for every entry of a kind.
     pub fn for_each(&self, kind: Kind, each: impl FnMut(&Entry)) {
         self.cells().iter().filter(|entry| entry.kind == kind).for_each(each);
+    }
+
+    /// What all entries count for, by GPU.
+    pub fn counted(&self) -> [u64; MAX_GPUS] {
+        let mut sums = [0u64; MAX_GPUS];
+        for entry in self.cells() {
+            let counts = matches!(
+                entry.kind,
+                Kind::Pointer
+                    | Kind::Array
+                    | Kind::Block
+                    | Kind::Context
+                    | Kind::Code
+                    | Kind::Pool
+                    | Kind::Graphs
+            );
+            if let Some(sum) = sums.get_mut(entry.gpu as usize).filter(|_| counts) {
+                *sum = sum.saturating_add(entry.bytes);
+            }
+        }
+        sums
     }
 
     /// A key for a new block.

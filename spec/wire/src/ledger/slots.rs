@@ -30,6 +30,16 @@ impl Ledger {
         Some(owner)
     }
 
+    /// Whether a registration still has its slot. It has not if others took its owner for dead: a process that was
+    /// frozen into an image and thawed again lives, but the kernel's locks are not in the image.
+    #[inline]
+    pub fn is_registered(&self, owner: Owner) -> bool {
+        self.slots.get(owner.slot).is_some_and(|entry| {
+            entry.generation.load(Ordering::Acquire) == owner.generation
+                && entry.state.load(Ordering::Acquire) == LIVE
+        })
+    }
+
     /// Clears the slots of dead processes, so that [`total`](Self::total) counts the living only; gives how
     /// many there were. `owner` is the caller's registration.
     pub fn reap(&self, owner: Owner, kernel: &impl Kernel) -> usize {

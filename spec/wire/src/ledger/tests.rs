@@ -166,6 +166,22 @@ fn a_new_owner_of_a_slot_inherits_nothing() {
 }
 
 #[test]
+fn who_was_taken_for_dead_can_tell() {
+    static LEDGER: Ledger = empty();
+    let (ledger, world) = (&LEDGER, World::new());
+    let (one, two) = (world.join(ledger, 0), world.join(ledger, 1));
+    assert!(ledger.is_registered(one) && ledger.is_registered(two));
+    assert_eq!(ledger.reserve(one, 0, 10, 10, 100, &world), Some(10));
+    world.die(one);
+    assert!(ledger.is_registered(one), "nobody has looked yet");
+    assert_eq!(ledger.reap(two, &world), 1);
+    assert!(!ledger.is_registered(one) && ledger.is_registered(two));
+    let again = world.join(ledger, 0);
+    assert!(!ledger.is_registered(one) && ledger.is_registered(again));
+    assert!(!ledger.is_registered(Owner { slot: MAX_SLOTS, generation: 0 }));
+}
+
+#[test]
 fn the_lock_is_taken_over_from_the_dead_and_the_totals_are_mended() {
     static LEDGER: Ledger = empty();
     let world = World::new();
