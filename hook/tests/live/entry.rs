@@ -135,7 +135,8 @@ fn an_error_that_nobody_would_see_goes_to_the_runtime() {
     let mut container = Container::new(&node, &[("fgpu/fraction", "3")]);
     container.start(USUAL);
     let mut runtime = std::process::Command::new("/bin/sh");
-    runtime.args(["-c", "\"$0\" createRuntime 2>/dev/null; exit $?"]).arg(node.path("bin/fgpu-hook"));
+    // In a child of its own: some shells redirect their own standard error for as long as a program runs.
+    runtime.args(["-c", "(exec \"$0\" createRuntime 2>/dev/null); exit $?"]).arg(node.path("bin/fgpu-hook"));
     let text = told(&container.run(&mut runtime));
     assert!(text.starts_with("exit status: 1: fgpu: invalid-request: fgpu/fraction=3"), "{text}");
     // Otherwise it is told once.
