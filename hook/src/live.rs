@@ -65,7 +65,8 @@ mod ungranted;
 
 pub use precreate::precreate;
 
-/// The time that a hook takes at most, unless it is told: hooks.d files commonly give 30 s and more.
+/// The time that a hook takes at most, unless it is told. It is short because a definition may give a hook little, and
+/// one that ends by itself says why.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is kept of the hook's time for the work after a wait for room.

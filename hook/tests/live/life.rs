@@ -288,16 +288,24 @@ fn a_signal_undoes_what_was_done() {
         .open(node.path("state/lock"))
         .unwrap();
     let lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
-    let hook = container.spawn(&mut node.hook(&["createRuntime"]));
+    let mut hook = container.spawn(&mut node.hook(&["createRuntime"]));
     let pid = Pid::from_raw(hook.id() as i32);
-    let held = || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
-        u64::from_str_radix(mask, 16).unwrap() >> (Signal::SIGTERM as i32 - 1) & 1 == 1
+    // proc_locks(5): `ORDINAL: -> FLOCK ADVISORY WRITE PID …` is one who waits.
+    let waits = || {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            fields.get(1) == Some(&"->") && fields.get(5) == Some(&pid.to_string().as_str())
+        })
     };
-    while !held() {
+    while !waits() {
+        assert_eq!(hook.try_wait().unwrap(), None, "the hook ended and did not wait");
         std::thread::yield_now();
     }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
+    let mask = u64::from_str_radix(mask, 16).unwrap();
+    assert_eq!(mask >> (Signal::SIGTERM as i32 - 1) & 1, 1, "signals are not held");
     kill(pid, Signal::SIGTERM).unwrap();
     lock.unlock().unwrap();
     let output = hook.wait_with_output().unwrap();
