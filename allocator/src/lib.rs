@@ -1,8 +1,8 @@
 //! The allocator: who holds which share of which GPU, in one small file.
 //!
 //! A [`Store`] is a directory (`/run/fgpu`) with a lock and a file of [`Lease`]s. [`Store::reserve`] places a
-//! request and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::release`]
-//! ends it, and [`Store::reconcile`] ends those whose processes are gone. Free capacity is never stored: it is
+//! request and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::resize`]
+//! changes its share, [`Store::release`] ends it, and [`Store::reconcile`] ends those whose processes are gone. Free capacity is never stored: it is
 //! what the leases leave over.
 //!
 //! # Invariants
@@ -31,6 +31,7 @@ mod process;
 mod rebuild;
 mod reconcile;
 mod refusal;
+mod resize;
 mod store;
 
 pub use capacity::{Held, Holder};

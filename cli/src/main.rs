@@ -6,6 +6,7 @@ mod node;
 mod output;
 mod quantity;
 mod release;
+mod resize;
 mod run;
 mod setup;
 mod status;
@@ -96,6 +97,12 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+
+    /// Give a running container another share of the GPUs that it has
+    ///
+    /// Its processes are held to it from their next call. What is not named stays. A share below what is in use ends
+    /// nobody: there is no memory for the container until it uses less.
+    Resize(resize::Arguments),
 
     /// Give back what a container holds, though nobody said that it ended
     ///
@@ -197,6 +204,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Status { json } => status::run(&node, *json),
         Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
+        Command::Resize(arguments) => resize::run(&node, arguments),
         Command::Release { force, what } => release::run(&node.config, what, *force),
         Command::Gc { rebuild: true, force, .. } => release::rebuild(&node.config, *force),
         Command::Gc { json: true, .. } => release::gc(&node.config, Tell::Json),

@@ -86,7 +86,15 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
 /// # Errors
 /// `state-corrupt` if a grant that may still be in use is lost and `force` is not given; what the store says.
 pub(crate) fn rebuild(config: &Config, force: bool) -> Result<Output, Error> {
-    let rebuilt = Store::open(&config.state_dir)?.rebuild(force)?;
+    let store = Store::open(&config.state_dir)?;
+    let rebuilt = store.rebuild(force)?;
+    // A line may be from before a resize; the container is held to what it says now.
+    let mut warnings = Vec::new();
+    for lease in store.leases()? {
+        if let Err(error) = fgpu_hook::enforce(&store, &lease) {
+            warnings.push(format!("{} keeps its former limits: {}", full_name(&lease), error.message));
+        }
+    }
     let mut text = format!("{} leases hold, {} lines were damaged\n", rebuilt.kept.len(), rebuilt.damaged);
     text += &released(&rebuilt.freed);
     for nonce in &rebuilt.lost {
@@ -95,7 +103,7 @@ pub(crate) fn rebuild(config: &Config, force: bool) -> Result<Output, Error> {
     if let Some(aside) = &rebuilt.aside {
         text += &format!("the damaged file is kept as {}\n", aside.display());
     }
-    Ok(text.into())
+    Ok(Output { text, warnings, failure: None })
 }
 
 fn released(leases: &[Lease]) -> String {
@@ -114,12 +122,12 @@ fn holder(lease: &Lease) -> Option<i32> {
     process.is_alive().then_some(process.pid)
 }
 
-fn full_name(lease: &Lease) -> String {
+pub(crate) fn full_name(lease: &Lease) -> String {
     format!("{}/{}", lease.key.namespace, lease.key.id)
 }
 
 /// The lease that `what` names: a grant, `NAMESPACE/ID`, an id, or the beginning of one.
-fn find<'a>(leases: &'a [Lease], what: &str) -> Result<&'a Lease, Error> {
+pub(crate) fn find<'a>(leases: &'a [Lease], what: &str) -> Result<&'a Lease, Error> {
     if let Ok(nonce) = what.parse::<Nonce>()
         && let Some(lease) = leases.iter().find(|lease| lease.grant.nonce == nonce)
     {

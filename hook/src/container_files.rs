@@ -33,17 +33,22 @@ fn limit_of(
             uuid,
             memory: gpu.memory,
             cores_ppm: gpu.cores_ppm,
-            compute: match grant.compute {
-                Compute::Cap => limits::COMPUTE_CAP,
-                Compute::Share => limits::COMPUTE_SHARE,
-                Compute::Off => limits::COMPUTE_OFF,
-            },
+            compute: compute_of(grant.compute),
             minor: known.minor,
         }),
         _ => Err(Error::new(
             Code::DriverError,
             format!("the driver names a GPU {:?}, which is no UUID of its inventory", gpu.uuid),
         )),
+    }
+}
+
+/// How `limits` says it.
+pub(crate) fn compute_of(compute: Compute) -> u8 {
+    match compute {
+        Compute::Cap => limits::COMPUTE_CAP,
+        Compute::Share => limits::COMPUTE_SHARE,
+        Compute::Off => limits::COMPUTE_OFF,
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 
-use fgpu_allocator::{Process, Rules, Store};
+use fgpu_allocator::{Lease, Process, Rules, Store};
 use fgpu_spec::Nonce;
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::node::{assert_no_overcommit, claim, folder, forked, inventory, reserve};
+use crate::node::{assert_no_overcommit, claim, folder, forked, fraction, inventory, reserve};
 
 /// What is traced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,16 +26,19 @@ enum Operation {
     /// One that finds no room at first, and frees a dead container's.
     ReserveAgain,
     Activate,
+    /// To a larger share.
+    Resize,
     Release,
     Reconcile,
     Rebuild,
 }
 
-const ALL: [Operation; 7] = [
+const ALL: [Operation; 8] = [
     Operation::First,
     Operation::Reserve,
     Operation::ReserveAgain,
     Operation::Activate,
+    Operation::Resize,
     Operation::Release,
     Operation::Reconcile,
     Operation::Rebuild,
@@ -50,6 +53,9 @@ struct Scene {
     ours: Option<Nonce>,
     dead: Option<Nonce>,
 }
+
+/// What `ours` has after [`Operation::Resize`], in ppm.
+const RESIZED: u32 = 600_000;
 
 /// Nobody: no process has this pid and start time.
 const NOBODY: Process = Process { pid: i32::MAX, start: 1 };
@@ -84,17 +90,22 @@ impl Scene {
             Operation::First | Operation::Reserve => reserve(&self.store, 1, 250_000, &nobody("new")).is_ok(),
             Operation::ReserveAgain => reserve(&self.store, 1, 500_000, &nobody("new")).is_ok(),
             Operation::Activate => self.store.activate(&self.ours.unwrap(), Some(self.me), None).is_ok(),
+            Operation::Resize => {
+                let (spec, rules, request) = (inventory(1), Rules::default(), fraction(RESIZED));
+                self.store.resize(&spec, &rules, &request, &self.ours.unwrap(), |_, _| {}).is_ok()
+            }
             Operation::Release => self.store.release(&self.ours.unwrap()).is_ok(),
             Operation::Reconcile => self.store.reconcile().is_ok(),
             Operation::Rebuild => self.store.rebuild(false).is_ok(),
         }
     }
 
-    /// The names of the leases that there are now, with their states.
+    /// The names of the leases that there are now, and whether they were activated or resized.
     fn state(&self) -> Option<BTreeSet<(String, bool)>> {
         let leases = self.store.leases().ok()?;
         assert_no_overcommit(&leases, &inventory(1), &Rules::default());
-        Some(leases.into_iter().map(|lease| (lease.key.id, lease.init.is_some())).collect())
+        let changed = |lease: &Lease| lease.init.is_some() || lease.grant.gpus[0].cores_ppm == RESIZED;
+        Some(leases.into_iter().map(|lease| (lease.key.id.clone(), changed(&lease))).collect())
     }
 
     /// Checks the node after the operation said `done`, or nothing at all.
@@ -110,7 +121,7 @@ impl Scene {
             Operation::First => set(&[("new", false)]),
             Operation::Reserve => set(&[("ours", false), ("dead", false), ("new", false)]),
             Operation::ReserveAgain => set(&[("ours", false), ("new", false)]),
-            Operation::Activate => set(&[("ours", true), ("dead", false)]),
+            Operation::Activate | Operation::Resize => set(&[("ours", true), ("dead", false)]),
             Operation::Release => set(&[("dead", false)]),
             Operation::Reconcile | Operation::Rebuild => set(&[("ours", false)]),
         };
@@ -157,7 +168,7 @@ impl Scene {
             })
             .collect();
         assert_eq!(leftovers, [""; 0]);
-        let rest = if ours.is_some() { 500_000 } else { 1_000_000 };
+        let rest = 1_000_000 - leases.iter().map(|lease| lease.grant.gpus[0].cores_ppm).sum::<u32>();
         reserve(&self.store, 1, rest, &claim("last", NOBODY)).unwrap();
     }
 

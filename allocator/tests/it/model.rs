@@ -30,6 +30,10 @@ enum Step {
         which: usize,
         cgroup: bool,
     },
+    Resize {
+        which: usize,
+        ppm: u32,
+    },
     Release {
         which: usize,
     },
@@ -75,10 +79,12 @@ fn step() -> impl Strategy<Value = Step> {
         },
     );
     let which = 0usize..12;
+    let resized = prop_oneof![Just(100_000), Just(500_000), 1u32..=1_000_000];
     prop_oneof![
         10 => reserve,
         4 => which.clone().prop_map(|which| Step::Start { which }),
         4 => (which.clone(), any::<bool>()).prop_map(|(which, cgroup)| Step::Activate { which, cgroup }),
+        4 => (which.clone(), resized).prop_map(|(which, ppm)| Step::Resize { which, ppm }),
         3 => which.clone().prop_map(|which| Step::Release { which }),
         1 => (0u8..6).prop_map(|id| Step::ReleaseKey { id }),
         4 => which.clone().prop_map(|which| Step::KillMaker { which }),
@@ -213,6 +219,7 @@ impl Model {
                     }
                 }
             }
+            Step::Resize { which, ppm } => self.resize(which, ppm),
             Step::Release { which } => {
                 let Some(nonce) = self.which(which) else { return };
                 let there = self.node.store.release(&nonce).unwrap().is_some();
@@ -306,6 +313,32 @@ impl Model {
         }
     }
 
+    fn resize(&mut self, which: usize, ppm: u32) {
+        let Some(nonce) = self.which(which) else { return };
+        let request = fraction(ppm);
+        let resized = self
+            .node
+            .store
+            .resize(&inventory(GPUS), &self.rules, &request, &nonce, |_, _| {})
+            .map_err(|e| e.code);
+        match resized {
+            Ok(Some(lease)) => {
+                let held = self.held.get_mut(&nonce).unwrap();
+                let uuids = |lease: &Lease| -> Vec<String> {
+                    lease.grant.gpus.iter().map(|gpu| gpu.uuid.clone()).collect()
+                };
+                assert_eq!(uuids(&lease), uuids(&held.lease), "they are the same GPUs");
+                assert!(lease.grant.gpus.iter().all(|gpu| gpu.cores_ppm == ppm));
+                held.lease.grant = lease.grant;
+            }
+            Ok(None) => assert!(!self.lives(&nonce)),
+            Err(code) => assert!(
+                matches!(code, Code::NoCapacity | Code::Fragmented | Code::Denied | Code::InvalidRequest),
+                "unexpected: {code}"
+            ),
+        }
+    }
+
     fn damage(&mut self, at: usize) {
         let Ok(mut bytes) = fs::read(self.node.file()) else { return };
         let at = at % bytes.len();
@@ -343,6 +376,7 @@ impl Model {
         for lease in &leases {
             if let Some(held) = self.held.get_mut(&lease.grant.nonce) {
                 (held.known_init, held.cgroup) = (lease.init, lease.cgroup.is_some());
+                held.lease.grant = lease.grant.clone();
             }
         }
         // A rebuild may bring back what the file before the last change had, if somebody holds it still. The

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use fgpu_allocator::{Claim, Process, Rules, State, Verdict};
-use fgpu_spec::{Code, Nonce, Policy, Request, Tier};
+use fgpu_spec::{Code, Compute, Nonce, Policy, Request, Tier};
 
 use crate::node::{Node, assert_no_overcommit, claim, fraction, inventory, key, reserve};
 
@@ -279,4 +279,41 @@ fn a_store_that_is_removed_under_a_waiter_does_not_let_it_in_alone() {
     reserve(&node.store, 1, 1_000_000, &claim("a", node.spawn())).unwrap();
     fs::remove_dir_all(node.path("state")).unwrap();
     assert_eq!(reserve(&node.store, 1, 10_000, &claim("b", node.spawn())).unwrap_err().code, Code::Internal);
+}
+
+#[test]
+fn a_lease_changes_its_size_within_its_gpus() {
+    let node = Node::new();
+    let spec = inventory(2);
+    let pair = Request { count: 2, ..fraction(250_000) };
+    let claimed = claim("a", node.spawn());
+    let lease = node.store.reserve(&spec, &Rules::default(), &pair, Tier::Quota, &claimed).unwrap();
+    reserve(&node.store, 2, 500_000, &claim("b", node.spawn())).unwrap();
+    let nonce = lease.grant.nonce;
+    let told = std::cell::RefCell::new(Vec::new());
+    let resize = |request: &Request| {
+        told.borrow_mut().clear();
+        node.store.resize(&spec, &Rules::default(), request, &nonce, |gpus, compute| {
+            told.borrow_mut().push((gpus.iter().map(|gpu| gpu.cores_ppm).collect::<Vec<_>>(), compute));
+        })
+    };
+    // Up to what is left, not beyond; of two GPUs, whatever the request says of a count.
+    let larger = resize(&fraction(500_000)).unwrap().unwrap();
+    assert_eq!(larger.grant.gpus.iter().map(|gpu| gpu.cores_ppm).collect::<Vec<_>>(), [500_000; 2]);
+    assert_eq!(larger.grant.gpus[0].memory, 40 * crate::node::GIB);
+    assert_eq!((larger.request.as_str(), larger.created), ("fgpu/fraction=0.5", lease.created));
+    // Nobody is ever allowed more than is written: the old share until then, the new one after.
+    assert_eq!(*told.borrow(), [(vec![250_000; 2], Compute::Cap), (vec![500_000; 2], Compute::Cap)]);
+    let refused = resize(&fraction(500_001)).unwrap_err();
+    assert_eq!(refused.code, Code::Fragmented, "{refused}");
+    assert!(refused.message.contains("moby/b") && !refused.message.contains("moby/a"), "{refused}");
+    assert_eq!(*told.borrow(), []);
+    let smaller = resize(&Request { compute: Compute::Share, ..fraction(100_000) }).unwrap().unwrap();
+    assert_eq!(*told.borrow(), [(vec![100_000; 2], Compute::Share), (vec![100_000; 2], Compute::Share)]);
+    assert_eq!(node.store.leases().unwrap()[0], smaller);
+    // The room of the dead counts.
+    node.kill(node.store.leases().unwrap()[1].maker);
+    assert!(resize(&fraction(1_000_000)).unwrap().is_some());
+    node.store.release(&nonce).unwrap();
+    assert_eq!(resize(&fraction(100_000)).unwrap(), None);
 }

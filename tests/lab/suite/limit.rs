@@ -26,7 +26,7 @@ fn granted() -> u64 {
 }
 
 /// The number behind `key` in one of `alloc`'s lines.
-fn number(line: &str, key: &str) -> u64 {
+pub(crate) fn number(line: &str, key: &str) -> u64 {
     let value = line.split_whitespace().find_map(|word| word.strip_prefix(key));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} in {line:?}"))
 }

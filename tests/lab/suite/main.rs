@@ -15,6 +15,7 @@ mod ends;
 mod limit;
 mod malformed;
 mod podman;
+mod resize;
 mod run;
 mod same;
 mod view;
@@ -31,6 +32,7 @@ fn tests() -> Vec<Test> {
         ends::TESTS,
         containerd::TESTS,
         podman::TESTS,
+        resize::TESTS,
         run::TESTS,
         crowd::TESTS,
     ]

@@ -1,0 +1,120 @@
+//! Changing what a lease holds of its GPUs while its container runs.
+
+use fgpu_spec::{Compute, Error, Filter, Grant, GrantedGpu, Inventory, Nonce, Policy, Request};
+
+use crate::capacity;
+use crate::image::{self, Edit, Image};
+use crate::place::place;
+use crate::{Lease, Rules, Store, refusal};
+
+/// What a look came to.
+enum Attempt {
+    Done(Option<Box<Lease>>),
+    Refused(Error, bool),
+}
+
+impl Store {
+    /// Gives the holder of `nonce` what `request` asks, of the GPUs that it has. `None` if there is no such lease
+    /// (any more).
+    ///
+    /// `enforce` is told what is to be enforced from now on, once before and once after the lease is written: at
+    /// no moment, and at no crash in between, more than the lease says. It is called with the lock held, so it must not
+    /// wait for anything and cannot fail.
+    ///
+    /// # Errors
+    /// As [`Store::reserve`]; nothing has changed then.
+    pub fn resize(
+        &self,
+        inventory: &Inventory,
+        rules: &Rules,
+        request: &Request,
+        nonce: &Nonce,
+        mut enforce: impl FnMut(&[GrantedGpu], Compute),
+    ) -> Result<Option<Lease>, Error> {
+        let mut reconciled = false;
+        loop {
+            match self.try_resize(inventory, rules, request, nonce, &mut enforce)? {
+                Attempt::Done(lease) => return Ok(lease.map(|lease| *lease)),
+                Attempt::Refused(_, true) if !reconciled => {
+                    self.reconcile()?;
+                    reconciled = true;
+                }
+                Attempt::Refused(error, _) => return Err(error),
+            }
+        }
+    }
+
+    fn try_resize(
+        &self,
+        inventory: &Inventory,
+        rules: &Rules,
+        request: &Request,
+        nonce: &Nonce,
+        enforce: &mut impl FnMut(&[GrantedGpu], Compute),
+    ) -> Result<Attempt, crate::Error> {
+        let lock = self.files.lock()?;
+        let image = self.read_locked(&lock)?;
+        let Some(line) = image.find(nonce) else { return Ok(Attempt::Done(None)) };
+        let old = image::lease(line).map_err(|damage| self.damaged(&lock, damage))?;
+        let ask = of_the_same_gpus(request, &old);
+        // As if it were asked for anew by a container without a lease.
+        let without =
+            image.rewrite(&self.boot, |other| if other == line { Edit::Drop } else { Edit::Keep }, None);
+        let others =
+            Image::parse(without.concat(), &self.boot).map_err(|damage| self.damaged(&lock, damage))?;
+        let sums = capacity::sum(&others, inventory, rules, ask.owner.as_deref(), None)
+            .map_err(|damage| self.damaged(&lock, damage))?;
+        let decision = place(inventory, rules, &ask, old.grant.tier, &sums.held, sums.owner_ppm);
+        let placement = match &decision.outcome {
+            Ok(placement) => placement.clone(),
+            Err(reason) => {
+                drop(lock);
+                let leases = others.lines().map(image::lease).collect::<Result<Vec<_>, _>>();
+                let leases = leases.map_err(|damage| self.damage(damage, None))?;
+                let holders = capacity::holders(&leases, inventory);
+                let error = refusal::error(reason, &decision, &ask, inventory, &holders);
+                return Ok(Attempt::Refused(error, reason.may_pass()));
+            }
+        };
+        let new = Lease {
+            grant: Grant { compute: ask.compute, gpus: placement.gpus, notes: placement.notes, ..old.grant },
+            request: ask.text.clone(),
+            ..old
+        };
+        let bytes = image::line(&new, &self.boot)?;
+        enforce(&lower(&old.grant.gpus, &new.grant.gpus), new.grant.compute);
+        let edit = |other| if other == line { Edit::Replace(&bytes) } else { Edit::Keep };
+        if let Err(error) = self.files.replace(&lock, &image.rewrite(&self.boot, edit, None)) {
+            enforce(&old.grant.gpus, old.grant.compute);
+            return Err(error);
+        }
+        enforce(&new.grant.gpus, new.grant.compute);
+        Ok(Attempt::Done(Some(Box::new(new))))
+    }
+}
+
+/// The request for exactly the GPUs of a lease, by its owner.
+fn of_the_same_gpus(request: &Request, lease: &Lease) -> Request {
+    let uuids: Vec<String> = lease.grant.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+    Request {
+        count: u32::try_from(uuids.len()).unwrap_or(u32::MAX),
+        device: Filter { any: uuids, not: Vec::new() },
+        model: Filter::default(),
+        policy: if lease.exclusive { Policy::Exclusive } else { Policy::Pack },
+        owner: lease.owner.clone(),
+        ..request.clone()
+    }
+}
+
+/// What both allow.
+fn lower(old: &[GrantedGpu], new: &[GrantedGpu]) -> Vec<GrantedGpu> {
+    let both = |new: &GrantedGpu| match old.iter().find(|old| old.uuid == new.uuid) {
+        Some(old) => GrantedGpu {
+            memory: old.memory.min(new.memory),
+            cores_ppm: old.cores_ppm.min(new.cores_ppm),
+            ..new.clone()
+        },
+        None => new.clone(),
+    };
+    new.iter().map(both).collect()
+}

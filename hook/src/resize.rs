@@ -1,0 +1,142 @@
+//! `fgpu resize`: another share for a container that runs.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use fgpu_allocator::{Lease, Store};
+use fgpu_spec::{Code, Compute, Error, GrantedGpu, MemoryAsk, Request, Tier};
+use fgpu_wire::limits::{self, Page};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::config::Config;
+use crate::container_files::compute_of;
+use crate::programs;
+
+/// Gives the holder of a lease what these annotations ask, of the GPUs that it has; what they are silent about stays.
+/// The container's processes are held to it from their next call. `None` if the lease has ended.
+///
+/// A share that is smaller than what is in use ends nobody; there is no memory for the container until it uses less.
+///
+/// # Errors
+/// What is wrong with the annotations; `no-capacity` and the other codes of a request; `denied` for a lease that
+/// nothing enforces. Nothing has changed then.
+pub fn resize(
+    config: &Config,
+    store: &Store,
+    lease: &Lease,
+    annotations: &BTreeMap<String, String>,
+) -> Result<Option<Lease>, Error> {
+    let request = request(config, lease, annotations)?;
+    if lease.grant.tier != Tier::Quota {
+        let tier = lease.grant.tier;
+        return Err(Error::new(
+            Code::Denied,
+            format!(
+                "{}: what is granted in tier {tier:?} cannot be changed while it is in use",
+                request.text
+            ),
+        ));
+    }
+    let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
+    let limits = Limits::open(&store.container_dir(&lease.grant.nonce), lease)?;
+    let nonce = &lease.grant.nonce;
+    store.resize(&inventory, &config.rules(), &request, nonce, |gpus, compute| limits.write(gpus, compute))
+}
+
+/// Has the limits of a lease's container say what the lease says.
+///
+/// # Errors
+/// They are not there, or are another grant's.
+pub fn enforce(store: &Store, lease: &Lease) -> Result<(), Error> {
+    if lease.grant.tier == Tier::Quota {
+        let limits = Limits::open(&store.container_dir(&lease.grant.nonce), lease)?;
+        limits.write(&lease.grant.gpus, lease.grant.compute);
+    }
+    Ok(())
+}
+
+/// The annotations as a request, completed by what the lease has.
+fn request(config: &Config, lease: &Lease, annotations: &BTreeMap<String, String>) -> Result<Request, Error> {
+    const SIZES: [&str; 4] = ["fgpu/fraction", "fgpu/memory", "fgpu/cores", "fgpu/compute"];
+    if let Some(key) = annotations.keys().find(|key| !SIZES.contains(&key.as_str())) {
+        let message = format!("{key} cannot be changed while the container runs; {} can", SIZES.join(", "));
+        return Err(Error::new(Code::InvalidRequest, message));
+    }
+    let has = |key: &str| annotations.contains_key(key);
+    let (fraction, memory, cores) = (has("fgpu/fraction"), has("fgpu/memory"), has("fgpu/cores"));
+    let one = lease.grant.gpus.first().ok_or_else(|| Error::new(Code::Internal, "the lease has no GPU"))?;
+    // For the grammar alone; what is silent is taken from the lease below.
+    let mut whole = annotations.clone();
+    if !fraction && !memory {
+        whole.insert("fgpu/memory".into(), format!("{}Mi", (one.memory >> 20).max(1)));
+    }
+    let mut request = Request::parse(&whole, None, &config.defaults())?.ok_or_else(|| {
+        Error::new(Code::InvalidRequest, "nothing is asked for; for half of each GPU say: --fraction 0.5")
+    })?;
+    if !fraction && !memory {
+        if lease.grant.gpus.iter().any(|gpu| gpu.memory != one.memory) {
+            let message = "the container's GPUs are of different sizes; name the memory or the fraction, too";
+            return Err(Error::new(Code::InvalidRequest, message));
+        }
+        request.memory = MemoryAsk::Bytes(one.memory);
+    }
+    if !has("fgpu/compute") {
+        request.compute = lease.grant.compute;
+    }
+    if !fraction && !cores && lease.grant.compute != Compute::Off {
+        request.cores_ppm = one.cores_ppm;
+    }
+    request.text =
+        annotations.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ");
+    Ok(request)
+}
+
+/// A container's limits, mapped: what is written is what its processes read next.
+struct Limits(*mut std::ffi::c_void);
+
+impl Limits {
+    #[allow(unsafe_code, reason = "a file that others map cannot be mapped safely")]
+    fn open(folder: &Path, lease: &Lease) -> Result<Self, Error> {
+        let path = folder.join("limits");
+        let failed = |error: std::io::Error| Error::io("open", &path, &error);
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.len() != limits::SIZE as u64 {
+            return Err(Error::new(Code::Internal, format!("{} has another size", path.display())));
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; no existing memory is touched.
+        let at = unsafe { mmap(std::ptr::null_mut(), limits::SIZE, protection, MapFlags::SHARED, &file, 0) };
+        let limits = Self(at.map_err(|errno| failed(errno.into()))?);
+        if limits.page().is_valid() && limits.page().nonce() == lease.grant.nonce.0 {
+            return Ok(limits);
+        }
+        Err(Error::new(Code::Internal, format!("{} is not of grant {}", path.display(), lease.grant.nonce)))
+    }
+
+    #[allow(unsafe_code, reason = "see open")]
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping is as large as a page, is aligned to the machine's pages, stays until `self` is dropped
+        // (nobody cuts the file short: only its maker writes to the folder), and Page is made of atomics, for which
+        // every content is a value.
+        unsafe { &*self.0.cast::<Page>() }
+    }
+
+    fn write(&self, gpus: &[GrantedGpu], compute: Compute) {
+        let page = self.page();
+        for gpu in gpus {
+            let at = fgpu_wire::parse_uuid(&gpu.uuid).and_then(|uuid| page.find(&uuid));
+            if let Some(at) = at {
+                page.resize(at, gpu.memory, gpu.cores_ppm, compute_of(compute));
+            }
+        }
+    }
+}
+
+impl Drop for Limits {
+    #[allow(unsafe_code, reason = "see open")]
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; references to it do not outlive `self`. It cannot fail for a range that is mapped.
+        let _ = unsafe { munmap(self.0, limits::SIZE) };
+    }
+}
