@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
@@ -250,7 +250,10 @@ fn a_process_that_is_not_the_containers_is_refused() {
     let mut other = Container::new(&node, QUARTER);
     other.start(USUAL);
     // Without a process, with that of another container, and with one of the host.
-    let mut of_the_host = Command::new("sleep").arg("600").spawn().unwrap();
+    // It has no descriptor of ours: should this fail, nobody waits for it.
+    let mut sleep = Command::new("sleep");
+    let mut of_the_host =
+        sleep.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let own = of_the_host.id().to_string();
     let others = other.pid().to_string();
     for (pid, words) in [

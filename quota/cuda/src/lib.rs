@@ -43,6 +43,20 @@
 //!   synchronises, allocates or frees.
 //! - A launch is not refused for code that it turns out to load; the next allocation is.
 //!
+//! # What has to be measured on a GPU
+//!
+//! All this is tested over a simulated driver, which takes what NVIDIA's documentation says. A GPU has to tell:
+//!
+//! - what a context takes beyond its stacks, by model and driver, and whether it is the stacks that are computed;
+//! - by how much a pool grows at a time: an allocation that makes it grow past the limit is undone, but the pool
+//!   keeps the memory until the stream has come to the free;
+//! - what arrays take compared with the tiles that are computed, and whether small ones share pieces;
+//! - whether the driver's meters may be read, and free memory asked for, while a stream is captured;
+//! - whether a graph's backing is all there after its first launch, as its meter says then;
+//! - whether a multicast object keeps memory whose last handle is released, and takes any of its own;
+//! - what a green context takes, and whether memory allocated in it outlives it;
+//! - how far neighbours that allocate at the same time disturb what is measured for code.
+//!
 //! The SM share (`cores`) is in the limits but not enforced yet.
 //!
 //! [`size`]: fgpu_quota_core::size

@@ -3,8 +3,8 @@
 //! Free memory is asked for before and after (`cuMemGetInfo`), with no lock held, and what this container booked
 //! meanwhile is taken off. The GPU is shared, so a neighbour may have allocated or freed in between. Hence: before
 //! the call the GPU must be seen at rest, by two answers that agree, or else the difference says nothing beyond
-//! one piece of memory; and where it is known how much a call can take at most, no more is counted. What remains
-//! uncertain is for measuring on a GPU.
+//! one piece of memory; where it is known how much a call can take at most, no more is counted; and a load that
+//! seems to take very much is done twice. What is counted wrongly all the same is given back with the code's end.
 
 use fgpu_quota_core::process::Process;
 

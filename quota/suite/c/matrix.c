@@ -138,6 +138,7 @@ static int drop_ready(int i) {
 static int popped(int i, int r) { void *top; return r ? r : cuCtxPopCurrent_v2(&top); }
 static int context_1(void *f, int i) { return popped(i, AS((void **, unsigned, int))(&things[i], 0, 0)); }
 static int context_3(void *f, int i) { return popped(i, AS((void **, void *, int, unsigned, int))(&things[i], 0, 0, 0, 0)); }
+static int context_4(void *f, int i) { return popped(i, AS((void **, void *, unsigned, int))(&things[i], 0, 0, 0)); }
 static int destroy_context(int i) { return i % 2 ? cuCtxDestroy(things[i]) : cuCtxDestroy_v2(things[i]); }
 static int primary(void *f, int i) { return AS((void **, int))(&things[i], 0); }
 static int release_primary(int i) { return cuDevicePrimaryCtxRelease_v2(0); }
@@ -172,7 +173,7 @@ static const struct family {
     {"captured_from_pool", captured_from_pool, drop_graph, STEP},
     {"instantiated", instantiated, drop_graph, STEP}, {"instantiated_flags", instantiated_flags, drop_graph, STEP},
     {"instantiated_params", instantiated_params, drop_graph, STEP}, {"launch", launch, drop_ready, STEP},
-    {"context_1", context_1, destroy_context, CONTEXT}, {"context_3", context_3, destroy_context, CONTEXT},
+    {"context_1", context_1, destroy_context, CONTEXT}, {"context_3", context_3, destroy_context, CONTEXT}, {"context_4", context_4, destroy_context, CONTEXT},
     {"primary", primary, release_primary, CONTEXT, 1}, {"green", green, destroy_green, 2 * MIB},
     {"heap", heap, less_heap, STEP},
     {"from_data", from_data, unload, STEP}, {"from_data_ex", from_data_ex, unload, STEP},

@@ -51,6 +51,11 @@ static void pools(void) {
     counts(8 * MIB);
     check(cuCtxSynchronize() == 0);
     counts(0);
+    const int here[2] = {1, 0};
+    void *by_place;
+    check(cuMemGetDefaultMemPool(&by_place, here, 1) == 0 && cuMemAllocFromPoolAsync(&one, 8 * MIB, by_place, stream) == 0);
+    check(cuMemFreeAsync(one, stream) == 0 && cuCtxSynchronize_v2(context) == 0);
+    counts(0);
     // The simulated driver does not tell pools in the host's memory apart; we do.
     check(cuMemPoolCreate(&host, on_host) == 0);
     check(cuMemAllocFromPoolAsync(&one, 8 * MIB, host, stream) == 0 && used() == base());
@@ -163,18 +168,25 @@ static void sharing(void) {
     check(cuMemRelease(again) == 0);
     counts(0);
 
-    check(cuMulticastCreate(&object, ipc) == 0);
-    check(cuMemCreate(&handle, 20 * MIB, on_device, 0) == 0 && cuMemCreate(&other, 10 * MIB, on_device, 0) == 0);
-    check(cuMemAddressReserve(&address, 10 * MIB, 0, 0, 0) == 0 && cuMemMap(address, 10 * MIB, 0, other, 0) == 0);
-    check(cuMulticastBindMem(object, 0, handle, 0, 20 * MIB, 0) == 0);
-    check(cuMulticastBindAddr(object, 20 * MIB, address, 10 * MIB, 0) == 0);
-    check(cuMemRelease(handle) == 0 && cuMemRelease(other) == 0 && cuMemUnmap(address, 10 * MIB) == 0);
-    counts(30 * MIB);
-    check(cuMulticastUnbind(object, 0, 0, 20 * MIB) == 0);
-    counts(10 * MIB);
-    check(cuMemRelease(object) == 0);
-    counts(0);
-    check(cuMemAddressFree(address, 10 * MIB) == 0);
+    for (int version = 1; version <= 2; version++) {
+        check(cuMulticastCreate(&object, ipc) == 0);
+        check(cuMemCreate(&handle, 20 * MIB, on_device, 0) == 0 && cuMemCreate(&other, 10 * MIB, on_device, 0) == 0);
+        check(cuMemAddressReserve(&address, 10 * MIB, 0, 0, 0) == 0 && cuMemMap(address, 10 * MIB, 0, other, 0) == 0);
+        if (version == 1) {
+            check(cuMulticastBindMem(object, 0, handle, 0, 20 * MIB, 0) == 0);
+            check(cuMulticastBindAddr(object, 20 * MIB, address, 10 * MIB, 0) == 0);
+        } else {
+            check(cuMulticastBindMem_v2(object, 0, 0, handle, 0, 20 * MIB, 0) == 0);
+            check(cuMulticastBindAddr_v2(object, 0, 20 * MIB, address, 10 * MIB, 0) == 0);
+        }
+        check(cuMemRelease(handle) == 0 && cuMemRelease(other) == 0 && cuMemUnmap(address, 10 * MIB) == 0);
+        counts(30 * MIB);
+        check(cuMulticastUnbind(object, 0, 0, 20 * MIB) == 0);
+        counts(10 * MIB);
+        check(cuMemRelease(object) == 0);
+        counts(0);
+        check(cuMemAddressFree(address, 10 * MIB) == 0);
+    }
 }
 
 // Code that is loaded when a function is first launched cannot be refused; it counts, and the next allocation is.

@@ -24,6 +24,7 @@ fn built() -> &'static Path {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         run(Command::new(cargo)
             .args(["build", "--quiet", "--locked", "-p", "fgpu-sim", "-p", "sim-cuda", "-p", "sim-nvml"])
+            .args(["--features", "sim-cuda/newer"])
             .arg("--manifest-path")
             .arg(workspace().join("Cargo.toml"))
             .arg("--target-dir")
@@ -35,7 +36,8 @@ fn built() -> &'static Path {
 /// What the simulated driver's `cuGetProcAddress` answers: lines of a name, the CUDA version from which on, the
 /// function, and the function for per-thread default streams.
 pub fn versions() -> String {
-    fs::read_to_string(workspace().join("cuda/versions.txt")).expect("is there")
+    let read = |file| fs::read_to_string(workspace().join(file)).expect("is there");
+    read("cuda/versions.txt") + &read("cuda/newer/versions.txt")
 }
 
 impl Container {
@@ -44,7 +46,7 @@ impl Container {
     pub fn simulated(gpus: &[GpuLimit], context: u64) -> Self {
         let container = Self::without_driver("gcc", gpus);
         let mut page = limits::encode(&NONCE, gpus);
-        let mut node = String::new();
+        let mut node = String::from("cuda-version = \"13.5\"\n");
         for (number, gpu) in gpus.iter().enumerate() {
             limits::put_context(&mut page, number, context);
             let mut uuid: String = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect();

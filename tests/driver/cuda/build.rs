@@ -5,5 +5,7 @@ use std::io;
 use sim_exports::Exports;
 
 fn main() -> io::Result<()> {
-    Exports { soname: "libcuda.so.1", prefix: "cu", table: true }.generate()
+    let newer = std::env::var_os("CARGO_FEATURE_NEWER").is_some();
+    let sources: &[&str] = if newer { &["src", "newer"] } else { &["src"] };
+    Exports { soname: "libcuda.so.1", prefix: "cu", table: true, sources }.generate()
 }

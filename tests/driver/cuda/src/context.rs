@@ -101,7 +101,7 @@ fn free_all_of(driver: &Driver, objects: &mut Objects, handle: Handle) {
     objects.events.retain(|_, event| event.context != handle);
 }
 
-unsafe fn create_current(out: *mut Handle, flags: u32, ordinal: i32) -> Answer {
+pub(crate) unsafe fn create_current(out: *mut Handle, flags: u32, ordinal: i32) -> Answer {
     let handle = create(&mut Driver::get()?.objects(), ordinal, flags, false)?;
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }?;

@@ -32,6 +32,8 @@ const VERSION_TOO_OLD: i32 = 2;
 /// Lines `name version symbol per-thread-symbol`, sorted by name and then by version (1000 × major + 10 × minor);
 /// `-` where the version has no such variant.
 const VERSIONS: &str = include_str!("../versions.txt");
+/// Likewise, of functions that came later: from `cudaTypedefs.h` of CUDA 13.5.
+const NEWER: &str = if cfg!(feature = "newer") { include_str!("../newer/versions.txt") } else { "" };
 
 fn exported(name: &str) -> Option<*const c_void> {
     let found = EXPORTS.binary_search_by(|export| export.name.cmp(name)).ok()?;
@@ -41,7 +43,7 @@ fn exported(name: &str) -> Option<*const c_void> {
 /// The address of a name for a version, or why there is none.
 fn find(name: &str, version: u32, flags: u64) -> Result<*const c_void, i32> {
     let mut found = Err(NO_SUCH_NAME);
-    for line in VERSIONS.lines() {
+    for line in VERSIONS.lines().chain(NEWER.lines()) {
         let mut words = line.split(' ');
         if words.next() != Some(name) {
             continue;

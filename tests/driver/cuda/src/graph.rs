@@ -122,13 +122,13 @@ unsafe fn add_other(out: *mut Handle, graph: Handle, node: Node) -> Answer {
 
 /// `CUgraphNodeParams`: a kind, and what belongs to it.
 #[repr(C)]
-struct Parameters {
+pub(crate) struct Parameters {
     kind: i32,
     reserved: [i32; 3],
     content: [u64; 30],
 }
 
-unsafe fn add_any(out: *mut Handle, graph: Handle, parameters: *mut Parameters) -> Answer {
+pub(crate) unsafe fn add_any(out: *mut Handle, graph: Handle, parameters: *mut Parameters) -> Answer {
     // SAFETY: handed on from the caller.
     let kind = unsafe { get(parameters) }?.kind;
     // SAFETY: the structure's content is as its kind says.

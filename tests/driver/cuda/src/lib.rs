@@ -28,6 +28,9 @@ mod graph;
 mod launch;
 mod memory;
 mod module;
+#[cfg(feature = "newer")]
+#[path = "../newer/rows.rs"]
+mod newer;
 mod pool;
 mod share;
 mod stream;

@@ -41,7 +41,7 @@ fn default_pool(objects: &mut Objects, ordinal: i32) -> Result<Handle, Failure> 
     Ok(handle)
 }
 
-unsafe fn put_default_pool(out: *mut Handle, ordinal: i32) -> Answer {
+pub(crate) unsafe fn put_default_pool(out: *mut Handle, ordinal: i32) -> Answer {
     let handle = default_pool(&mut Driver::get()?.objects(), ordinal)?;
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }

@@ -71,7 +71,7 @@ unsafe fn create_multicast(out: *mut Handle) -> Answer {
     unsafe { put(out, handle) }
 }
 
-fn bind(object: Handle, offset: usize, memory: Handle) -> Answer {
+pub(crate) fn bind(object: Handle, offset: usize, memory: Handle) -> Answer {
     let mut objects = Driver::get()?.objects();
     let bound = objects.shared.multicast.get_mut(&object).ok_or(Failure::INVALID_VALUE)?;
     if bound.insert(offset, memory).is_some() {
@@ -80,7 +80,7 @@ fn bind(object: Handle, offset: usize, memory: Handle) -> Answer {
     objects.vmm.hold(memory)
 }
 
-fn bind_address(object: Handle, offset: usize, address: Address) -> Answer {
+pub(crate) fn bind_address(object: Handle, offset: usize, address: Address) -> Answer {
     let memory = Driver::get()?.objects().vmm.handle_at(address).ok_or(Failure::INVALID_VALUE)?;
     bind(object, offset, memory)
 }

@@ -19,6 +19,8 @@ pub struct Exports<'a> {
     pub prefix: &'a str,
     /// Whether to write a table `EXPORTS` of names and addresses too.
     pub table: bool,
+    /// Folders with the sources, below the crate's.
+    pub sources: &'a [&'a str],
 }
 
 impl Exports<'_> {
@@ -27,7 +29,9 @@ impl Exports<'_> {
     /// # Errors
     /// What reading the sources or writing the file answers.
     pub fn generate(&self) -> io::Result<()> {
-        println!("cargo::rerun-if-changed=src");
+        for folder in self.sources {
+            println!("cargo::rerun-if-changed={folder}");
+        }
         println!("cargo::rerun-if-changed=names.txt");
         // No start files and no libc: whatever libc the process has is used, without asking for a version.
         // Symbolic: the library's references to its own functions must not lead into a library that wraps it.
@@ -41,7 +45,9 @@ impl Exports<'_> {
 
         let names = fs::read_to_string("names.txt")?;
         let mut sources = Vec::new();
-        find_sources(Path::new("src"), &mut sources)?;
+        for folder in self.sources {
+            find_sources(Path::new(folder), &mut sources)?;
+        }
         let mut simulated = BTreeSet::new();
         for source in sources {
             simulated.extend(self.defined_in(&fs::read_to_string(source)?));
@@ -144,7 +150,8 @@ fn libc_by_name() -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
-    const EXPORTS: Exports<'_> = Exports { soname: "libx.so.1", prefix: "nvml", table: false };
+    const EXPORTS: Exports<'_> =
+        Exports { soname: "libx.so.1", prefix: "nvml", table: false, sources: &["src"] };
 
     #[test]
     fn functions_and_macro_rows_count_as_simulated() {
