@@ -12,10 +12,10 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use fgpu_quota_core::allocations::{Entry, Kind};
 use fgpu_quota_core::process::Process;
 
-use crate::driver::{LOCAL_BYTES, OUT_OF_MEMORY, Object, Pointer, Result, SUCCESS, Stream};
+use crate::driver::{OUT_OF_MEMORY, Object, Pointer, Result, SUCCESS};
 use crate::measure::{self, PIECE};
 use crate::wrapped::real;
-use crate::{context, place, reserve};
+use crate::{place, reserve};
 
 /// More than code mostly takes. So much is believed when it was seen twice: it may be a neighbour's.
 const MUCH: u64 = 32 << 20;
@@ -79,7 +79,7 @@ fn unload(code: Object, call: impl FnOnce() -> Result) -> Result {
 }
 
 /// Measures a call that may load code, and counts up to `most` for the current context.
-fn late(most: impl FnOnce() -> u64, call: impl FnOnce() -> Result) -> Result {
+pub(crate) fn late(most: impl FnOnce() -> u64, call: impl FnOnce() -> Result) -> Result {
     let (result, taken) = measure::around(call);
     if taken == 0 {
         return result;
@@ -106,28 +106,6 @@ fn first(what: u64, call: impl FnOnce() -> Result) -> Result {
         Some(process) if !process.see(what | 1) => late(|| PIECE, call),
         _ => call(),
     }
-}
-
-/// A launch of `function`.
-#[inline]
-fn launch(function: Object, call: impl FnOnce() -> Result) -> Result {
-    match Process::registered() {
-        Some(process) if !process.see(function as u64) => first_launch(function, call),
-        _ => call(),
-    }
-}
-
-/// Besides its code, a function may want larger stacks than the context has.
-#[cold]
-fn first_launch(function: Object, call: impl FnOnce() -> Result) -> Result {
-    let most = || {
-        let mut local: c_int = 0;
-        // SAFETY: the function was launched; the driver writes the number.
-        let result = unsafe { real::cuFuncGetAttribute(&raw mut local, LOCAL_BYTES, function) };
-        let local = if result == SUCCESS { u64::try_from(local).unwrap_or(0) } else { 0 };
-        place::device().map_or(PIECE, |device| context::stacks(device, local).saturating_add(PIECE))
-    };
-    late(most, call)
 }
 
 /// # Safety
@@ -319,144 +297,4 @@ pub(crate) unsafe fn link(state: Object, image: *mut *mut c_void, bytes: *mut us
     // What it makes is in the host's memory until it is loaded; a linker that does otherwise is seen.
     // SAFETY: the caller's promise.
     late(|| PIECE, || unsafe { real::cuLinkComplete(state, image, bytes) })
-}
-
-/// # Safety
-/// As `cuLaunchKernel`.
-pub(crate) unsafe fn launch_kernel(
-    function: Object,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared: c_uint,
-    stream: Stream,
-    parameters: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe {
-        real::cuLaunchKernel(
-            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra,
-        )
-    })
-}
-
-/// # Safety
-/// As `cuLaunchKernel_ptsz`.
-pub(crate) unsafe fn launch_kernel_ptsz(
-    function: Object,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared: c_uint,
-    stream: Stream,
-    parameters: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe {
-        real::cuLaunchKernel_ptsz(
-            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra,
-        )
-    })
-}
-
-/// # Safety
-/// As `cuLaunchKernelEx`.
-pub(crate) unsafe fn launch_kernel_ex(
-    configuration: *const c_void,
-    function: Object,
-    parameters: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunchKernelEx(configuration, function, parameters, extra) })
-}
-
-/// # Safety
-/// As `cuLaunchKernelEx_ptsz`.
-pub(crate) unsafe fn launch_kernel_ex_ptsz(
-    configuration: *const c_void,
-    function: Object,
-    parameters: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunchKernelEx_ptsz(configuration, function, parameters, extra) })
-}
-
-/// # Safety
-/// As `cuLaunchCooperativeKernel`.
-pub(crate) unsafe fn launch_cooperative(
-    function: Object,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared: c_uint,
-    stream: Stream,
-    parameters: *mut *mut c_void,
-) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe {
-        real::cuLaunchCooperativeKernel(
-            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters,
-        )
-    })
-}
-
-/// # Safety
-/// As `cuLaunchCooperativeKernel_ptsz`.
-pub(crate) unsafe fn launch_cooperative_ptsz(
-    function: Object,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared: c_uint,
-    stream: Stream,
-    parameters: *mut *mut c_void,
-) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe {
-        real::cuLaunchCooperativeKernel_ptsz(
-            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters,
-        )
-    })
-}
-
-/// # Safety
-/// As `cuLaunch`.
-pub(crate) unsafe fn launch_plain(function: Object) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunch(function) })
-}
-
-/// # Safety
-/// As `cuLaunchGrid`.
-pub(crate) unsafe fn launch_grid(function: Object, width: c_int, height: c_int) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunchGrid(function, width, height) })
-}
-
-/// # Safety
-/// As `cuLaunchGridAsync`.
-pub(crate) unsafe fn launch_grid_async(
-    function: Object,
-    width: c_int,
-    height: c_int,
-    stream: Stream,
-) -> Result {
-    // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunchGridAsync(function, width, height, stream) })
 }

@@ -7,10 +7,9 @@
 //!   is reserved before the driver is asked;
 //! - else what can be computed is counted: the local memory, which is the stack of every thread that the GPU can run
 //!   at a time;
-//! - what `cuCtxSetLimit` adds to stack, heap and printf buffer is reserved before it is set.
+//! - what `cuCtxSetLimit` adds to stack, heap and printf buffer is reserved before it is set ([`limits`]).
 //!
-//! A green context is measured around its creation, since another context is there to ask through
-//! ([`measure`]). When a context ends, so does all that was allocated in it, and its code. Memory of handles and of
+//! When a context ends, so does all that was allocated in it, and its code. Memory of handles and of
 //! pools belongs to no context.
 
 use core::ffi::{c_int, c_uint, c_void};
@@ -19,37 +18,15 @@ use fgpu_quota_core::allocations::{Entry, Kind};
 use fgpu_quota_core::process::Process;
 use fgpu_wire::MAX_GPUS;
 
-use crate::driver::{
-    Context, Device, HEAP, MULTIPROCESSORS, OUT_OF_MEMORY, Object, PRINTF, Result, STACK, SUCCESS,
-    THREADS_PER_MULTIPROCESSOR,
-};
-use crate::measure;
+use crate::driver::{Context, Device, OUT_OF_MEMORY, Result, STACK, SUCCESS};
 use crate::reserve::{self, Placed};
 use crate::wrapped::real;
-use crate::{meter, place};
+use crate::{limits, meter, place};
 
 /// Of a context's `link`: how often it was attached, besides its creation.
 const ATTACHED: u64 = 1;
 /// Of an owner: what it names is about to end. No address has this bit.
 const ENDING: u64 = 1 << 63;
-
-/// Bytes of local memory on a device for stacks of `stack` bytes.
-pub(crate) fn stacks(device: Device, stack: u64) -> u64 {
-    let attribute = |which| {
-        let mut value: c_int = 0;
-        // SAFETY: the driver writes the number.
-        let result = unsafe { real::cuDeviceGetAttribute(&raw mut value, which, device) };
-        if result == SUCCESS { u64::try_from(value).unwrap_or(0) } else { 0 }
-    };
-    attribute(MULTIPROCESSORS).saturating_mul(attribute(THREADS_PER_MULTIPROCESSOR)).saturating_mul(stack)
-}
-
-/// A limit of the current context.
-fn limit(which: c_int) -> Option<u64> {
-    let mut value = 0usize;
-    // SAFETY: the driver writes the number.
-    (unsafe { real::cuCtxGetLimit(&raw mut value, which) } == SUCCESS).then_some(value as u64)
-}
 
 /// Makes a context; `call` gives it.
 fn make(
@@ -78,7 +55,8 @@ fn make(
         process.release(gpu, before);
         return result;
     }
-    let computed = || place::in_context(context, || stacks(device, limit(STACK).unwrap_or(0)));
+    let computed =
+        || place::in_context(context, || limits::stacks(device, limits::limit(STACK).unwrap_or(0)));
     match take(process, gpu, if said == 0 { computed() } else { 0 }) {
         Ok(bytes) => {
             book(process, gpu, context as u64, context as u64, before + bytes);
@@ -92,13 +70,13 @@ fn make(
     }
 }
 
-fn account(device: Device) -> Placed<(&'static Process, usize)> {
+pub(crate) fn account(device: Device) -> Placed<(&'static Process, usize)> {
     let process = reserve::account()?;
     Ok((process, place::of_device(process, device)?))
 }
 
 /// Reserves exactly so many bytes.
-fn take(process: &Process, gpu: usize, bytes: u64) -> Placed<u64> {
+pub(crate) fn take(process: &Process, gpu: usize, bytes: u64) -> Placed<u64> {
     if bytes == 0 {
         return Ok(0);
     }
@@ -109,13 +87,13 @@ fn take(process: &Process, gpu: usize, bytes: u64) -> Placed<u64> {
 }
 
 /// Books a context, which ends with `owner`.
-fn book(process: &Process, gpu: usize, context: u64, owner: u64, bytes: u64) {
+pub(crate) fn book(process: &Process, gpu: usize, context: u64, owner: u64, bytes: u64) {
     let entry = Entry { key: context, kind: Kind::Context, gpu: gpu as u32, bytes, link: 0, owner };
     process.allocations.lock().insert(entry);
 }
 
 /// Ends a context: `call` may refuse, or leave it alive.
-fn end(context: u64, call: impl FnOnce() -> Result, is_gone: impl FnOnce() -> bool) -> Result {
+pub(crate) fn end(context: u64, call: impl FnOnce() -> Result, is_gone: impl FnOnce() -> bool) -> Result {
     let Some(process) = Process::registered().filter(|_| context != 0) else { return call() };
     // Marked first: once the driver has ended it, another thread may be given one with the same name.
     relabel(process, context, context | ENDING);
@@ -305,7 +283,7 @@ fn is_active(device: Device) -> bool {
 }
 
 /// The device's primary context, if it was seen to be retained.
-fn known(device: Device) -> Option<u64> {
+pub(crate) fn known(device: Device) -> Option<u64> {
     let is_it = |entry: &Entry| entry.link == primary(device);
     Process::registered()?.allocations.lock().find(Kind::Context, is_it).map(|entry| entry.key)
 }
@@ -355,109 +333,5 @@ fn resetted(device: Device, call: impl FnOnce() -> Result) -> Result {
         let stays = is_active(device);
         give_back(process, |entry| entry.owner == context && !(stays && entry.key == context));
     }
-    result
-}
-
-/// # Safety
-/// As `cuGreenCtxCreate`.
-pub(crate) unsafe fn create_green(
-    context: *mut Object,
-    resources: *mut c_void,
-    device: Device,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: the caller's promise.
-    let call = || unsafe { real::cuGreenCtxCreate(context, resources, device, flags) };
-    if context.is_null() {
-        return call();
-    }
-    let (process, gpu) = match account(device) {
-        Ok(account) => account,
-        Err(error) => return error,
-    };
-    let (result, taken) = measure::around(call);
-    if result != SUCCESS {
-        return result;
-    }
-    // SAFETY: written by the driver, which succeeded.
-    let green = unsafe { *context };
-    match take(process, gpu, taken) {
-        Ok(bytes) => {
-            book(process, gpu, green as u64, green as u64, bytes);
-            result
-        }
-        Err(error) => {
-            // SAFETY: the application has not seen it.
-            unsafe { real::cuGreenCtxDestroy(green) };
-            error
-        }
-    }
-}
-
-/// # Safety
-/// As `cuGreenCtxDestroy`.
-pub(crate) unsafe fn destroy_green(context: Object) -> Result {
-    // SAFETY: the caller's promise.
-    end(context as u64, || unsafe { real::cuGreenCtxDestroy(context) }, || true)
-}
-
-/// # Safety
-/// As `cuCtxFromGreenCtx`.
-pub(crate) unsafe fn from_green(context: *mut Context, green: Object) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuCtxFromGreenCtx(context, green) };
-    if result != SUCCESS {
-        return result;
-    }
-    let Some(process) = Process::registered() else { return result };
-    // SAFETY: written by the driver, which succeeded.
-    let context = unsafe { *context };
-    // What is allocated in it is the primary context's, and ends with that.
-    if let Ok(device) = place::in_context(context, place::device)
-        && let Some(primary) = known(device)
-        && let Ok(gpu) = place::of_device(process, device)
-        && context as u64 != green as u64
-    {
-        book(process, gpu, context as u64, primary, 0);
-    }
-    result
-}
-
-/// # Safety
-/// As `cuCtxSetLimit`.
-pub(crate) unsafe fn set_limit(which: c_int, value: usize) -> Result {
-    // SAFETY: the caller's promise.
-    let call = || unsafe { real::cuCtxSetLimit(which, value) };
-    if !matches!(which, STACK | PRINTF | HEAP) {
-        return call();
-    }
-    let (Ok(device), Some(before)) = (place::device(), limit(which)) else { return call() };
-    let (process, gpu) = match account(device) {
-        Ok(account) => account,
-        Err(error) => return error,
-    };
-    let of = |value: u64| if which == STACK { stacks(device, value) } else { value };
-    let more = of(value as u64).saturating_sub(of(before));
-    let taken = match take(process, gpu, more) {
-        Ok(taken) => taken,
-        Err(error) => return error,
-    };
-    let result = call();
-    // The driver rounds.
-    let now = if result == SUCCESS { limit(which).unwrap_or(value as u64) } else { before };
-    let (before, now) = (of(before), of(now));
-    let context = place::current();
-    let mut table = process.allocations.lock();
-    let owner = reserve::root(&mut table, context);
-    let mut freed = 0;
-    if let Some(entry) = table.get_mut(Kind::Context, owner) {
-        freed = before.saturating_sub(now).min(entry.bytes);
-        entry.bytes = entry.bytes - freed + now.saturating_sub(before).min(taken);
-    } else {
-        let bytes = now.saturating_sub(before).min(taken);
-        table.insert(Entry { key: owner, kind: Kind::Context, gpu: gpu as u32, bytes, link: 0, owner });
-    }
-    drop(table);
-    process.release(gpu, taken.saturating_sub(now.saturating_sub(before)) + freed);
     result
 }

@@ -9,97 +9,27 @@
 //! A launch asks for memory when the graph has not been seen to have it since the last trim; every other launch, and
 //! every launch of a graph without such nodes, costs nothing.
 
+mod needs;
+
 use core::ffi::{c_char, c_int, c_ulonglong, c_void};
-use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering;
 
 use fgpu_quota_core::allocations::{Entry, Kind};
 use fgpu_quota_core::process::Process;
-use fgpu_quota_core::sys;
 use fgpu_wire::MAX_GPUS;
 
+use self::needs::Needs;
 use crate::driver::{
-    ALLOC_NODE, AllocNode, CHILD_GRAPH, Device, GRAPHS_RESERVED, GRAPHS_USED, NodeParameters, OUT_OF_MEMORY,
-    Object, Result, SUCCESS, Stream,
+    ALLOC_NODE, AllocNode, Device, GRAPHS_RESERVED, GRAPHS_USED, NodeParameters, OUT_OF_MEMORY, Object,
+    Result, SUCCESS, Stream,
 };
 use crate::meter::{self, Meter};
 use crate::reserve::{self, Placed};
 use crate::wrapped::real;
 use crate::{place, pool};
 
-/// Graphs within graphs, at most; the driver allows fewer.
-const DEPTH: u32 = 32;
 /// Of an executable's `link`: it was not seen to have its memory yet.
 const WITHOUT_MEMORY: u64 = u64::MAX;
-
-/// What a graph needs, by CUDA ordinal, bytes.
-type Needs = [u64; MAX_GPUS];
-
-/// A list of nodes in memory of its own.
-struct Nodes {
-    at: NonNull<u8>,
-    count: usize,
-}
-
-impl Nodes {
-    /// All nodes of a graph; `None` if it has none, or if they cannot be had.
-    fn of(graph: Object) -> Option<Self> {
-        let mut count = 0usize;
-        // SAFETY: without a list the driver writes the number of nodes.
-        let known = unsafe { real::cuGraphGetNodes(graph, null_mut(), &raw mut count) } == SUCCESS;
-        if !known || count == 0 {
-            return None;
-        }
-        let nodes = Self { at: sys::map_zeros(count.checked_mul(8)?).ok()?, count };
-        // SAFETY: there is room for `count` handles, and no more are written.
-        let listed =
-            unsafe { real::cuGraphGetNodes(graph, nodes.at.cast().as_ptr(), &raw mut count) } == SUCCESS;
-        listed.then_some(nodes)
-    }
-
-    fn each(&self) -> &[Object] {
-        // SAFETY: mapped with room for `count` handles, all of them written by the driver or null.
-        unsafe { core::slice::from_raw_parts(self.at.cast().as_ptr(), self.count) }
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        // SAFETY: the whole mapping; nothing refers into it any more.
-        unsafe { sys::unmap(self.at, self.count * 8) };
-    }
-}
-
-/// Adds up what the allocation nodes of a graph and of those in it need.
-fn add(needs: &mut Needs, graph: Object, depth: u32) {
-    let Some(nodes) = Nodes::of(graph).filter(|_| depth < DEPTH) else { return };
-    for &node in nodes.each() {
-        let mut kind = 0;
-        // SAFETY: the driver's own node; it writes the kind.
-        if node.is_null() || unsafe { real::cuGraphNodeGetType(node, &raw mut kind) } != SUCCESS {
-            continue;
-        }
-        if kind == CHILD_GRAPH {
-            let mut child = null_mut();
-            // SAFETY: the driver's own node; it writes the graph.
-            if unsafe { real::cuGraphChildGraphNodeGetGraph(node, &raw mut child) } == SUCCESS {
-                add(needs, child, depth + 1);
-            }
-        } else if kind == ALLOC_NODE {
-            let mut alloc = core::mem::MaybeUninit::<AllocNode>::zeroed();
-            // SAFETY: the driver fills the structure.
-            if unsafe { real::cuGraphMemAllocNodeGetParams(node, alloc.as_mut_ptr()) } == SUCCESS {
-                // SAFETY: zeros at first, filled now; every bit pattern is one.
-                let alloc = unsafe { alloc.assume_init() };
-                if let Some(need) =
-                    alloc.pool.location.device().and_then(|device| needs.get_mut(device as usize))
-                {
-                    *need = need.saturating_add(alloc.bytes as u64);
-                }
-            }
-        }
-    }
-}
 
 /// An attribute of what the driver keeps for the graphs of a device.
 fn attribute(device: Device, which: c_int) -> u64 {
@@ -171,8 +101,7 @@ fn key(executable: Object, device: usize) -> u64 {
 /// # Safety
 /// If `call` succeeds, it has written `executable`.
 unsafe fn instantiate(executable: *mut Object, graph: Object, call: impl FnOnce() -> Result) -> Result {
-    let mut needs = [0; MAX_GPUS];
-    add(&mut needs, graph, 0);
+    let needs = needs::of(graph);
     if executable.is_null() || needs.iter().all(|&need| need == 0) {
         return call();
     }

@@ -9,8 +9,8 @@
 //! - [`graph`]: graphs that allocate, likewise;
 //! - [`vmm`]: memory of handles, which lives as long as a handle, a mapping or a [binding](bind) does;
 //! - [`array`]: arrays and mipmapped arrays;
-//! - [`context`]: what contexts take, and all that ends with one;
-//! - [`code`]: modules, libraries and code that is loaded late, by [measuring](measure);
+//! - [`context`]: what contexts take, and all that ends with one; [`limits`] of contexts, and [`green`] ones;
+//! - [`code`]: modules, libraries and code that is loaded late, by [measuring](measure), at a [`launch`] too;
 //! - [`report`]: how much memory there is;
 //! - [`resolve`]: `cuGetProcAddress`, through which cudart gets nearly everything;
 //! - [`place`]: which GPU of the grant a call is about; [`reserve`]: the steps that all allocations take.
@@ -69,6 +69,9 @@ mod code;
 mod context;
 mod driver;
 mod graph;
+mod green;
+mod launch;
+mod limits;
 mod measure;
 mod memory;
 mod meter;

@@ -8,7 +8,7 @@ use crate::driver::{
     Device, Handle, Location, NOT_SUPPORTED, NodeParameters, Object, Pointer, Pool, PoolProperties, Result,
     Stream, Uuid,
 };
-use crate::{array, bind, code, context, graph, memory, pool, report, resolve, vmm};
+use crate::{array, bind, code, context, graph, green, launch, limits, memory, pool, report, resolve, vmm};
 
 fgpu_quota_core::symbols! {
     library: fgpu_wire::REAL_CUDA, "libcuda.so.1";
@@ -129,9 +129,9 @@ fgpu_quota_core::symbols! {
         Alloc cuGLCtxCreate_v2(context: *mut Context, flags: c_uint, device: Device) = context::create_gl_v2;
         Alloc cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = context::retain;
         Alloc cuGreenCtxCreate(context: *mut Object, resources: *mut c_void, device: Device, flags: c_uint)
-            = context::create_green;
-        Alloc cuCtxSetLimit(which: c_int, value: usize) = context::set_limit;
-        Hold cuCtxFromGreenCtx(context: *mut Context, green: Object) = context::from_green;
+            = green::create;
+        Alloc cuCtxSetLimit(which: c_int, value: usize) = limits::set;
+        Hold cuCtxFromGreenCtx(context: *mut Context, green: Object) = green::from_green;
         Hold cuCtxAttach(context: *mut Context, flags: c_uint) = context::attach;
         Free cuCtxDetach(context: Context) = context::detach;
         Free cuCtxDestroy(context: Context) = context::destroy_v1;
@@ -140,7 +140,7 @@ fgpu_quota_core::symbols! {
         Free cuDevicePrimaryCtxRelease_v2(device: Device) = context::release;
         Free cuDevicePrimaryCtxReset(device: Device) = context::reset_v1;
         Free cuDevicePrimaryCtxReset_v2(device: Device) = context::reset;
-        Free cuGreenCtxDestroy(context: Object) = context::destroy_green;
+        Free cuGreenCtxDestroy(context: Object) = green::destroy;
 
         Alloc cuModuleLoad(module: *mut Object, path: *const c_char) = code::module_load;
         Alloc cuModuleLoadData(module: *mut Object, image: *const c_void) = code::module_load_data;
@@ -177,29 +177,29 @@ fgpu_quota_core::symbols! {
         Launch cuLaunchKernel(
             function: Object, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
             block_z: c_uint, shared: c_uint, stream: Stream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-        ) = code::launch_kernel;
+        ) = launch::kernel;
         Launch cuLaunchKernelEx(
             configuration: *const c_void, function: Object, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-        ) = code::launch_kernel_ex;
+        ) = launch::kernel_ex;
         Launch cuLaunchCooperativeKernel(
             function: Object, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
             block_z: c_uint, shared: c_uint, stream: Stream, parameters: *mut *mut c_void,
-        ) = code::launch_cooperative;
+        ) = launch::cooperative;
         Launch cuLaunchKernel_ptsz(
             function: Object, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
             block_z: c_uint, shared: c_uint, stream: Stream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-        ) = code::launch_kernel_ptsz;
+        ) = launch::kernel_ptsz;
         Launch cuLaunchKernelEx_ptsz(
             configuration: *const c_void, function: Object, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-        ) = code::launch_kernel_ex_ptsz;
+        ) = launch::kernel_ex_ptsz;
         Launch cuLaunchCooperativeKernel_ptsz(
             function: Object, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
             block_z: c_uint, shared: c_uint, stream: Stream, parameters: *mut *mut c_void,
-        ) = code::launch_cooperative_ptsz;
-        Launch cuLaunch(function: Object) = code::launch_plain;
-        Launch cuLaunchGrid(function: Object, width: c_int, height: c_int) = code::launch_grid;
+        ) = launch::cooperative_ptsz;
+        Launch cuLaunch(function: Object) = launch::plain;
+        Launch cuLaunchGrid(function: Object, width: c_int, height: c_int) = launch::grid;
         Launch cuLaunchGridAsync(function: Object, width: c_int, height: c_int, stream: Stream)
-            = code::launch_grid_async;
+            = launch::grid_async;
 
         Report cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) = report::memory_32;
         Report cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = report::memory;

@@ -1,0 +1,172 @@
+//! Launches of single functions; those of graphs are in [`graph`](crate::graph).
+//!
+//! The first launch of a function may load its code, and may make the stacks of its context larger: what that takes is
+//! [measured](crate::measure). Every other launch costs a look at one word.
+
+#![expect(clippy::too_many_arguments, reason = "the driver's functions have so many")]
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use fgpu_quota_core::process::Process;
+
+use crate::driver::{LOCAL_BYTES, Object, Result, SUCCESS, Stream};
+use crate::measure::PIECE;
+use crate::wrapped::real;
+use crate::{code, limits, place};
+
+/// A launch of `function`.
+#[inline]
+fn launch(function: Object, call: impl FnOnce() -> Result) -> Result {
+    match Process::registered() {
+        Some(process) if !process.see(function as u64) => first_launch(function, call),
+        _ => call(),
+    }
+}
+
+/// Besides its code, a function may want larger stacks than the context has.
+#[cold]
+fn first_launch(function: Object, call: impl FnOnce() -> Result) -> Result {
+    let most = || {
+        let mut local: c_int = 0;
+        // SAFETY: the function was launched; the driver writes the number.
+        let result = unsafe { real::cuFuncGetAttribute(&raw mut local, LOCAL_BYTES, function) };
+        let local = if result == SUCCESS { u64::try_from(local).unwrap_or(0) } else { 0 };
+        place::device().map_or(PIECE, |device| limits::stacks(device, local).saturating_add(PIECE))
+    };
+    code::late(most, call)
+}
+
+/// # Safety
+/// As `cuLaunchKernel`.
+pub(crate) unsafe fn kernel(
+    function: Object,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: Stream,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe {
+        real::cuLaunchKernel(
+            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra,
+        )
+    })
+}
+
+/// # Safety
+/// As `cuLaunchKernel_ptsz`.
+pub(crate) unsafe fn kernel_ptsz(
+    function: Object,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: Stream,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe {
+        real::cuLaunchKernel_ptsz(
+            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra,
+        )
+    })
+}
+
+/// # Safety
+/// As `cuLaunchKernelEx`.
+pub(crate) unsafe fn kernel_ex(
+    configuration: *const c_void,
+    function: Object,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe { real::cuLaunchKernelEx(configuration, function, parameters, extra) })
+}
+
+/// # Safety
+/// As `cuLaunchKernelEx_ptsz`.
+pub(crate) unsafe fn kernel_ex_ptsz(
+    configuration: *const c_void,
+    function: Object,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe { real::cuLaunchKernelEx_ptsz(configuration, function, parameters, extra) })
+}
+
+/// # Safety
+/// As `cuLaunchCooperativeKernel`.
+pub(crate) unsafe fn cooperative(
+    function: Object,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: Stream,
+    parameters: *mut *mut c_void,
+) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe {
+        real::cuLaunchCooperativeKernel(
+            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters,
+        )
+    })
+}
+
+/// # Safety
+/// As `cuLaunchCooperativeKernel_ptsz`.
+pub(crate) unsafe fn cooperative_ptsz(
+    function: Object,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: Stream,
+    parameters: *mut *mut c_void,
+) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe {
+        real::cuLaunchCooperativeKernel_ptsz(
+            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters,
+        )
+    })
+}
+
+/// # Safety
+/// As `cuLaunch`.
+pub(crate) unsafe fn plain(function: Object) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe { real::cuLaunch(function) })
+}
+
+/// # Safety
+/// As `cuLaunchGrid`.
+pub(crate) unsafe fn grid(function: Object, width: c_int, height: c_int) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe { real::cuLaunchGrid(function, width, height) })
+}
+
+/// # Safety
+/// As `cuLaunchGridAsync`.
+pub(crate) unsafe fn grid_async(function: Object, width: c_int, height: c_int, stream: Stream) -> Result {
+    // SAFETY: the caller's promise.
+    launch(function, || unsafe { real::cuLaunchGridAsync(function, width, height, stream) })
+}
