@@ -1,6 +1,8 @@
 // roads WHAT: what else takes and gives back device memory, and what does not. Each begins with a context that counts
 // CONTEXT bytes, and ends with nothing.
 #include "app.h"
+#include <pthread.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -251,6 +253,48 @@ static void make_workers(int from, int to) {
     _exit(0);
 }
 
+// Threads that settle the same pools at the same time, at the limit: it is never passed, and nothing is left.
+static void *pools_of;
+static atomic_int refused, running;
+static void *settle_at_once(void *number) {
+    unsigned seed = (unsigned)(size_t)number;
+    u64 mine[8] = {0};
+    check(cuCtxSetCurrent(context) == 0);
+    for (int round = 0; round < 3000; round++, seed = seed * 1103515245 + 12345) {
+        u64 *one = &mine[seed >> 16 & 7];
+        if (*one) {
+            check((seed & 1 << 20 ? cuMemFreeAsync(*one, stream) : cuMemFree_v2(*one)) == 0);
+            *one = 0;
+        } else {
+            size_t bytes = ((seed >> 19 & 15) + 1) * MIB / 2;
+            int result = seed & 1 << 20 ? cuMemAllocAsync(one, bytes, stream) : cuMemAllocFromPoolAsync(one, bytes, pools_of, stream);
+            check(result == 0 || result == OUT_OF_MEMORY);
+            if (result) *one = 0, refused++;
+        }
+        if ((seed >> 24 & 15) == 0) check(cuStreamSynchronize(stream) == 0);
+    }
+    for (int i = 0; i < 8; i++) if (mine[i]) check(cuMemFreeAsync(mine[i], stream) == 0);
+    running--;
+    return 0;
+}
+static void threads(void) {
+    pthread_t thread[6];
+    u64 keep = 32 * MIB, rest, most = 0;
+    check(cuMemPoolCreate(&pools_of, on_device) == 0 && cuMemPoolSetAttribute(pools_of, 4, &keep) == 0);
+    check(cuMemAlloc_v2(&rest, limit() - base() - 60 * MIB) == 0);
+    running = 6;
+    for (size_t i = 0; i < 6; i++) check(pthread_create(&thread[i], 0, settle_at_once, (void *)(i + 1)) == 0);
+    while (running) {
+        u64 now = physical();
+        if (now > most) most = now;
+        sched_yield();
+    }
+    for (int i = 0; i < 6; i++) check(pthread_join(thread[i], 0) == 0);
+    check(refused > 0 && most <= limit() && most > limit() - 60 * MIB);
+    check(cuMemFree_v2(rest) == 0 && cuMemPoolDestroy(pools_of) == 0 && cuStreamSynchronize(stream) == 0);
+    counts(0);
+}
+
 static int to_maker, from_maker;
 static void kills(int trials) {
     pid_t worker, ended;
@@ -281,6 +325,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "contexts")) contexts();
     else if (!strcmp(what, "sharing")) sharing();
     else if (!strcmp(what, "late")) late();
+    else if (!strcmp(what, "threads")) threads();
     else if (!strcmp(what, "kills")) kills(atoi(argv[2]));
     else return 2;
     check(cuCtxDestroy_v2(context) == 0);

@@ -43,6 +43,11 @@ fn a_launch_counts_what_it_loads() {
 }
 
 #[test]
+fn threads_that_settle_at_once_lose_nothing() {
+    road("threads", 40 * MIB);
+}
+
+#[test]
 fn a_kill_in_any_of_them_gives_everything_back() {
     road("kills", 40 * MIB);
 }
