@@ -48,7 +48,13 @@ impl Stage {
                 .union(CapabilitySet::SETUID)
                 .union(CapabilitySet::SETGID)
                 // before 5.11 a bpf program counts against RLIMIT_MEMLOCK
-                .union(CapabilitySet::SYS_RESOURCE),
+                .union(CapabilitySet::SYS_RESOURCE)
+                // to query and attach bpf programs of cgroups, SYS_ADMIN does not stand for it on older kernels
+                // (kernel/bpf/syscall.c before `bpf_net_capable`)
+                .union(CapabilitySet::NET_ADMIN)
+                // to read a program back whose constants are blinded, where kptr_restrict hides addresses
+                // (`bpf_dump_raw_ok`)
+                .union(CapabilitySet::SYSLOG),
             Self::Edit => FILES.union(REFRESH),
             Self::Release => FILES,
         }

@@ -99,7 +99,8 @@ fn what_the_hook_starts_hears_nothing() {
     let set = |name: &str| u64::from_str_radix(&field(name), 16).unwrap();
     assert_eq!((set("CapInh:"), set("CapAmb:")), (0, 0));
     // capabilities(7), by number.
-    let kept = [0, 1, 3, 6, 7, 16, 18, 19, 21, 24, 27].iter().fold(0, |set, number| set | 1u64 << number);
+    let kept =
+        [0, 1, 3, 6, 7, 12, 16, 18, 19, 21, 24, 27, 34].iter().fold(0, |set, number| set | 1u64 << number);
     assert_eq!((set("CapBnd:") & !kept, set("CapEff:") & !kept), (0, 0), "{seen}");
     let environment = fs::read_to_string(node.path("environment")).unwrap();
     // A shell as /bin/sh adds PWD and such to its children's; `tr` shows what it was given of ours: nothing.
