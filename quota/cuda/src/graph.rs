@@ -23,10 +23,11 @@ use crate::driver::{
     ALLOC_NODE, AllocNode, Device, GRAPHS_RESERVED, GRAPHS_USED, NodeParameters, OUT_OF_MEMORY, Object,
     Result, SUCCESS, Stream,
 };
+use crate::measure::PIECE;
 use crate::meter::{self, Meter};
 use crate::reserve::{self, Placed};
 use crate::wrapped::real;
-use crate::{place, pool};
+use crate::{code, place, pool};
 
 /// Of an executable's `link`: it was not seen to have its memory yet.
 const WITHOUT_MEMORY: u64 = u64::MAX;
@@ -103,7 +104,8 @@ fn key(executable: Object, device: usize) -> u64 {
 unsafe fn instantiate(executable: *mut Object, graph: Object, call: impl FnOnce() -> Result) -> Result {
     let needs = needs::of(graph);
     if executable.is_null() || needs.iter().all(|&need| need == 0) {
-        return call();
+        // The code of its kernels may be loaded now.
+        return code::late(|| PIECE, call);
     }
     // SAFETY: the caller's promise; the application has not seen it.
     let result = with_room(&needs, call, || unsafe {

@@ -71,6 +71,8 @@ int cuMemPoolDestroy(void *);
 int cuMemPoolTrimTo(void *, size_t);
 int cuMemPoolSetAttribute(void *, int, void *);
 int cuArrayCreate_v2(void **, const void *);
+int cuArray3DCreate_v2(void **, const void *);
+int cuMemMapArrayAsync(void *, unsigned, void *);
 int cuArrayDestroy(void *);
 int cuMipmappedArrayDestroy(void *);
 int cuGraphCreate(void **, unsigned);

@@ -170,6 +170,19 @@ static void sharing(void) {
     check(cuMemRelease(again) == 0);
     counts(0);
 
+    // A sparse array has no memory; what is mapped into it stays while it does.
+    struct { size_t width, height, depth; unsigned format, channels, flags; } sparse = {4096, 4096, 0, 0x20, 1, 0x40};
+    struct { u64 kind; void *array; u64 place[5]; unsigned operation, handle_kind; u64 memory, rest[3]; } tiles[2] = {{0}};
+    void *array;
+    check(cuArray3DCreate_v2(&array, &sparse) == 0);
+    counts(0);
+    check(cuMemCreate(&handle, 4 * MIB, on_device, 0) == 0);
+    for (int i = 0; i < 2; i++) tiles[i].array = array, tiles[i].operation = 1, tiles[i].memory = handle;
+    check(cuMemMapArrayAsync(tiles, 2, stream) == 0 && cuMemRelease(handle) == 0);
+    counts(4 * MIB);
+    check(cuArrayDestroy(array) == 0);
+    counts(0);
+
     for (int version = 1; version <= 2; version++) {
         check(cuMulticastCreate(&object, ipc) == 0);
         check(cuMemCreate(&handle, 20 * MIB, on_device, 0) == 0 && cuMemCreate(&other, 10 * MIB, on_device, 0) == 0);

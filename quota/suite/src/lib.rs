@@ -1,8 +1,12 @@
 //! Tests of the quota libraries from outside.
 //!
 //! The libraries under test are built in release mode, as they are shipped. The real ones behind them are
-//! stand-ins in C (`c/stand-in-*.c`), and so are the programs that use them (`c/*.c`), since it is C programs
-//! that load libcuda. The paths below `/run/fgpu` are absolute, so every program runs in a mount namespace of
+//!
+//! - stand-ins in C (`c/stand-in-*.c`), for whatever is about the limit and the ledger themselves;
+//! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code and the matrix of all allocations;
+//! - NVIDIA's own, without a GPU, for which functions are given out.
+//!
+//! The programs that use them are in C too (`c/*.c`), since it is C programs that load libcuda. The paths below `/run/fgpu` are absolute, so every program runs in a mount namespace of
 //! its own with a `/run` of its own: root, or a kernel that gives user namespaces to anybody.
 
 mod nvidia;

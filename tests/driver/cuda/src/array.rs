@@ -113,6 +113,9 @@ fn destroy(handle: Handle, mipmapped: bool) -> Answer {
     if let Some(array) = objects.arrays.0.remove(&handle) {
         driver.account.refund(array.number, array.charged);
     }
+    for memory in objects.shared.take_tiles(handle) {
+        objects.vmm.let_go(memory, driver);
+    }
     Ok(())
 }
 

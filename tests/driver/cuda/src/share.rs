@@ -2,6 +2,7 @@
 //! not shared: it is there to see that nobody counts it twice.
 
 use alloc::collections::btree_map::BTreeMap;
+use alloc::vec::Vec;
 
 use crate::abi::{Address, Answer, Failure, Handle, api, get, put};
 use crate::context::Current;
@@ -14,6 +15,45 @@ pub(crate) struct Shared {
     /// By object: what is bound in it, by offset.
     pub(crate) multicast: BTreeMap<Handle, BTreeMap<usize, Handle>>,
     external: BTreeMap<Handle, ()>,
+    /// By sparse array: what was mapped into it. It stays until the array ends.
+    tiles: BTreeMap<Handle, Vec<Handle>>,
+}
+
+impl Shared {
+    /// What was mapped into an array that has ended.
+    pub(crate) fn take_tiles(&mut self, array: Handle) -> Vec<Handle> {
+        self.tiles.remove(&array).unwrap_or_default()
+    }
+}
+
+/// `CUarrayMapInfo`.
+#[repr(C)]
+struct ArrayMapping {
+    resource_kind: u32,
+    array: Handle,
+    place: [u64; 5],
+    operation: u32,
+    handle_kind: u32,
+    memory: Handle,
+    rest: [u64; 3],
+}
+
+const _: () = assert!(size_of::<ArrayMapping>() == 96);
+
+/// `CU_MEM_OPERATION_TYPE_MAP`.
+const MAP: u32 = 1;
+
+unsafe fn map_tiles(list: *const ArrayMapping, count: u32) -> Answer {
+    let mut objects = Driver::get()?.objects();
+    for place in 0..count as usize {
+        // SAFETY: handed on from the caller: there are so many.
+        let mapping = unsafe { get(list.wrapping_add(place)) }?;
+        if mapping.operation == MAP {
+            objects.vmm.hold(mapping.memory)?;
+            objects.shared.tiles.entry(mapping.array).or_default().push(mapping.memory);
+        }
+    }
+    Ok(())
 }
 
 /// `CUipcMemHandle`: here, address and size.
@@ -105,6 +145,8 @@ api! {
     cuExternalMemoryGetMappedBuffer(out: *mut Address, memory: Handle, wanted: *const Buffer) =>
         external_buffer(out, memory, wanted);
     cuDestroyExternalMemory(memory: Handle) => destroy_external(memory);
+    cuMemMapArrayAsync(list: *const ArrayMapping, count: u32, _stream: Handle) => map_tiles(list, count);
+    cuMemMapArrayAsync_ptsz(list: *const ArrayMapping, count: u32, _stream: Handle) => map_tiles(list, count);
     cuMulticastCreate(out: Out, _wanted: usize) => create_multicast(out);
     cuMulticastAddDevice(object: Handle, _ordinal: i32) =>
         Driver::get()?.objects().shared.multicast.get(&object).map(drop).ok_or(Failure::INVALID_VALUE);
