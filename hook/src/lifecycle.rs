@@ -40,11 +40,25 @@ pub fn release_container(namespace: &str, id: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The cgroup of a process as `/proc/<pid>/cgroup` has it: of the devices controller on a v1 hierarchy, else of v2.
-/// `None` for the root: it is nobody's own.
+/// The cgroup that a container's init has been given, as `/proc/<pid>/cgroup` has it: of the devices controller on a v1
+/// hierarchy or of v2, whichever is deeper.
+///
+/// `None` if it has none of its own. A container may be left where its engine is (`podman run --cgroups=disabled`), where
+/// somebody lives long after its end: its lease would never be given back. So a cgroup that this process is in, or is
+/// below of, is no container's.
 pub fn cgroup_of(pid: i32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    cgroups_in(&text).into_iter().flatten().find(|path| *path != "/").map(str::to_owned)
+    let read = |process: &str| std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok();
+    own_cgroup(&read(&pid.to_string())?, &read("self")?).map(str::to_owned)
+}
+
+fn own_cgroup<'a>(theirs: &'a str, ours: &str) -> Option<&'a str> {
+    let pairs = cgroups_in(theirs).into_iter().zip(cgroups_in(ours));
+    let own = pairs.filter_map(|(theirs, ours)| {
+        theirs.filter(|path| !ours.is_some_and(|ours| Path::new(ours).starts_with(path)))
+    });
+    // systemd on v1 leaves a scope's processes in the slice of a controller that the scope does not need. Of equals the
+    // last is taken.
+    own.filter(|path| *path != "/").rev().max_by_key(|path| Path::new(path).components().count())
 }
 
 /// The paths in the devices controller's v1 hierarchy and in that of v2.
@@ -84,6 +98,22 @@ mod tests {
         assert_eq!(cgroups_in(v1), [Some("/docker/1:2"), Some("/unified")]);
         assert_eq!(cgroups_in("0::/system.slice/x\n"), [None, Some("/system.slice/x")]);
         assert_eq!(cgroups_in(""), [None, None]);
+    }
+
+    #[test]
+    fn a_cgroup_that_is_shared_is_no_containers() {
+        let own = |theirs, ours| own_cgroup(theirs, ours);
+        assert_eq!(own("0::/docker/1\n", "0::/init\n"), Some("/docker/1"));
+        assert_eq!(own("0::/session.scope/a\n", "0::/session.scope\n"), Some("/session.scope/a"));
+        assert_eq!(own("0::/init\n", "0::/init\n"), None, "podman --cgroups=disabled");
+        assert_eq!(own("0::/user.slice\n", "0::/user.slice/session.scope\n"), None);
+        assert_eq!(own("0::/user.slice-2\n", "0::/user.slice\n"), Some("/user.slice-2"));
+        assert_eq!(own("0::/\n", "0::/x\n"), None);
+        assert_eq!(own("5:devices:/docker/1\n0::/docker/1\n", "5:devices:/\n0::/\n"), Some("/docker/1"));
+        assert_eq!(own("5:devices:/a/1\n0::/b/2\n", "5:devices:/\n0::/\n"), Some("/a/1"));
+        assert_eq!(own("5:devices:/docker/1\n0::/\n", "5:devices:/\n0::/\n"), Some("/docker/1"));
+        let scope = "5:devices:/system.slice\n0::/system.slice/lab-1.scope\n";
+        assert_eq!(own(scope, "5:devices:/\n0::/init.scope\n"), Some("/system.slice/lab-1.scope"));
     }
 
     #[test]

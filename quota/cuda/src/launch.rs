@@ -6,26 +6,40 @@
 #![expect(clippy::too_many_arguments, reason = "the driver's functions have so many")]
 
 use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::null_mut;
 
 use fgpu_quota_core::process::Process;
 
 use crate::driver::{LOCAL_BYTES, Object, Result, SUCCESS, Stream};
 use crate::measure::PIECE;
 use crate::wrapped::real;
-use crate::{code, limits, place};
+use crate::{code, limits, place, pool};
 
 /// A launch of `function`.
 #[inline]
-fn launch(function: Object, call: impl FnOnce() -> Result) -> Result {
+fn launch(function: Object, stream: Stream, call: impl FnOnce() -> Result) -> Result {
     match Process::registered() {
-        Some(process) if !process.see(function as u64) => first_launch(function, call),
+        Some(process) if !process.see(function as u64) => first_launch(function, stream, call),
         _ => call(),
     }
 }
 
+/// The stream in a `CUlaunchConfig`, which comes after seven numbers.
+fn stream_of(configuration: *const c_void) -> Stream {
+    if configuration.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the application's structure, which the driver is about to read.
+    unsafe { configuration.cast::<Stream>().add(4).read() }
+}
+
 /// Besides its code, a function may want larger stacks than the context has.
 #[cold]
-fn first_launch(function: Object, call: impl FnOnce() -> Result) -> Result {
+fn first_launch(function: Object, stream: Stream, call: impl FnOnce() -> Result) -> Result {
+    // Nothing is asked of a driver that captures which it might not like to be asked then.
+    if pool::is_captured(stream, real::cuStreamIsCapturing) {
+        return call();
+    }
     let most = || {
         let mut local: c_int = 0;
         // SAFETY: the function was launched; the driver writes the number.
@@ -52,7 +66,7 @@ pub(crate) unsafe fn kernel(
     extra: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe {
+    launch(function, stream, || unsafe {
         real::cuLaunchKernel(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra,
         )
@@ -75,7 +89,7 @@ pub(crate) unsafe fn kernel_ptsz(
     extra: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe {
+    launch(function, stream, || unsafe {
         real::cuLaunchKernel_ptsz(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra,
         )
@@ -91,7 +105,9 @@ pub(crate) unsafe fn kernel_ex(
     extra: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunchKernelEx(configuration, function, parameters, extra) })
+    launch(function, stream_of(configuration), || unsafe {
+        real::cuLaunchKernelEx(configuration, function, parameters, extra)
+    })
 }
 
 /// # Safety
@@ -103,7 +119,9 @@ pub(crate) unsafe fn kernel_ex_ptsz(
     extra: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunchKernelEx_ptsz(configuration, function, parameters, extra) })
+    launch(function, stream_of(configuration), || unsafe {
+        real::cuLaunchKernelEx_ptsz(configuration, function, parameters, extra)
+    })
 }
 
 /// # Safety
@@ -121,7 +139,7 @@ pub(crate) unsafe fn cooperative(
     parameters: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe {
+    launch(function, stream, || unsafe {
         real::cuLaunchCooperativeKernel(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters,
         )
@@ -143,7 +161,7 @@ pub(crate) unsafe fn cooperative_ptsz(
     parameters: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe {
+    launch(function, stream, || unsafe {
         real::cuLaunchCooperativeKernel_ptsz(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters,
         )
@@ -154,19 +172,19 @@ pub(crate) unsafe fn cooperative_ptsz(
 /// As `cuLaunch`.
 pub(crate) unsafe fn plain(function: Object) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunch(function) })
+    launch(function, null_mut(), || unsafe { real::cuLaunch(function) })
 }
 
 /// # Safety
 /// As `cuLaunchGrid`.
 pub(crate) unsafe fn grid(function: Object, width: c_int, height: c_int) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunchGrid(function, width, height) })
+    launch(function, null_mut(), || unsafe { real::cuLaunchGrid(function, width, height) })
 }
 
 /// # Safety
 /// As `cuLaunchGridAsync`.
 pub(crate) unsafe fn grid_async(function: Object, width: c_int, height: c_int, stream: Stream) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, || unsafe { real::cuLaunchGridAsync(function, width, height, stream) })
+    launch(function, stream, || unsafe { real::cuLaunchGridAsync(function, width, height, stream) })
 }

@@ -20,7 +20,7 @@ use crate::reserve::{self, Reserved};
 use crate::wrapped::real;
 
 /// Whether a stream is being captured: then nothing is allocated now.
-fn is_captured(stream: Stream, asks: unsafe fn(Stream, *mut c_int) -> Result) -> bool {
+pub(crate) fn is_captured(stream: Stream, asks: unsafe fn(Stream, *mut c_int) -> Result) -> bool {
     let mut status = 0;
     // SAFETY: the stream is the application's argument for the driver, which writes the status.
     (unsafe { asks(stream, &raw mut status) }) == SUCCESS && status != 0

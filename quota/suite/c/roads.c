@@ -53,6 +53,19 @@ static void pools(void) {
     counts(8 * MIB);
     check(cuCtxSynchronize() == 0);
     counts(0);
+    // One that grows by more than is asked for: counted as it is, and undone where that is too much.
+    const int exported[24] = {1, 1, 1, 0};
+    void *large;
+    check(cuMemPoolCreate(&large, exported) == 0 && cuMemAllocFromPoolAsync(&one, MIB, large, stream) == 0);
+    counts(32 * MIB);
+    check(cuMemFreeAsync(one, stream) == 0 && cuStreamSynchronize(stream) == 0);
+    counts(0);
+    check(cuMemAlloc_v2(&all, limit() - base() - 10 * MIB) == 0);
+    for (int i = 0; i < 3; i++) check(cuMemAllocFromPoolAsync(&one, MIB, large, stream) == OUT_OF_MEMORY);
+    counts(limit() - base() - 10 * MIB);
+    check(cuMemFree_v2(all) == 0 && cuMemAllocFromPoolAsync(&one, MIB, large, stream) == 0);
+    check(cuMemFreeAsync(one, stream) == 0 && cuMemPoolDestroy(large) == 0);
+    counts(0);
     const int here[2] = {1, 0};
     void *by_place;
     check(cuMemGetDefaultMemPool(&by_place, here, 1) == 0 && cuMemAllocFromPoolAsync(&one, 8 * MIB, by_place, stream) == 0);
@@ -266,6 +279,37 @@ static void make_workers(int from, int to) {
     _exit(0);
 }
 
+// Two GPUs, of 200 and 100 MiB: what is taken counts where it is, whatever the current context.
+static void gpus(void) {
+    const int on_second[24] = {1, 0, 1, 1};
+    alloc_node a = {.kind = 1, .on = 1, .id = 1, .bytes = 20 * MIB};
+    void *second, *its_stream, *pool, *graph, *node, *executable, *top;
+    u64 pointer, handle;
+    check(cuCtxCreate_v2(&second, 0, 1) == 0 && used() == CONTEXT && limit() == 100 * MIB);
+    check(cuStreamCreate(&its_stream, 0) == 0 && cuCtxPopCurrent_v2(&top) == 0);
+    counts(0);
+#define on_the_second(bytes) do { counts(0); check(cuCtxPushCurrent_v2(second) == 0); counts(bytes); check(cuCtxPopCurrent_v2(&top) == 0); } while (0)
+    // A stream's memory is its own device's, though the simulated driver takes the current context's.
+    check(cuCtxPushCurrent_v2(second) == 0 && cuMemAllocAsync(&pointer, 50 * MIB, its_stream) == 0);
+    check(cuMemAllocAsync(&handle, 11 * MIB, its_stream) == OUT_OF_MEMORY && cuCtxPopCurrent_v2(&top) == 0);
+    on_the_second(50 * MIB);
+    check(cuMemFreeAsync(pointer, its_stream) == 0 && cuStreamSynchronize(its_stream) == 0);
+    on_the_second(0);
+    check(cuMemPoolCreate(&pool, on_second) == 0 && cuMemAllocFromPoolAsync(&pointer, 30 * MIB, pool, stream) == 0);
+    on_the_second(30 * MIB);
+    check(cuMemCreate(&handle, 20 * MIB, on_second, 0) == 0);
+    on_the_second(50 * MIB);
+    check(cuMemCreate(&handle, 20 * MIB, on_second, 0) == OUT_OF_MEMORY);
+    check(cuMemFreeAsync(pointer, stream) == 0 && cuMemPoolDestroy(pool) == 0 && cuMemRelease(handle) == 0);
+    on_the_second(0);
+    check(cuGraphCreate(&graph, 0) == 0 && cuGraphAddMemAllocNode(&node, graph, 0, 0, &a) == 0);
+    check(cuGraphInstantiateWithFlags(&executable, graph, 0) == 0 && cuGraphLaunch(executable, stream) == 0);
+    on_the_second(20 * MIB);
+    check(cuGraphExecDestroy(executable) == 0 && cuGraphDestroy(graph) == 0 && cuDeviceGraphMemTrim(1) == 0);
+    on_the_second(0);
+    check(cuCtxDestroy_v2(second) == 0);
+}
+
 // Threads that settle the same pools at the same time, at the limit: it is never passed, and nothing is left.
 static void *pools_of;
 static atomic_int refused, running;
@@ -338,6 +382,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "contexts")) contexts();
     else if (!strcmp(what, "sharing")) sharing();
     else if (!strcmp(what, "late")) late();
+    else if (!strcmp(what, "gpus")) gpus();
     else if (!strcmp(what, "threads")) threads();
     else if (!strcmp(what, "kills")) kills(atoi(argv[2]));
     else return 2;

@@ -5,7 +5,7 @@ use fgpu_quota_suite::{Container, gpu, trials};
 const MIB: u64 = 1 << 20;
 
 fn road(what: &str, context: u64) {
-    let container = Container::simulated(&[gpu(0, 200)], context);
+    let container = Container::simulated(&[gpu(0, 200), gpu(1, 100)], context);
     let program = container.program("roads", &["libcuda.so.1"], &[&format!("-DCONTEXT={context}ull")]);
     let out = container.run(&program, &[what, &trials(1000)]);
     assert_eq!(out, format!("{what} ok\n"));
@@ -40,6 +40,11 @@ fn shared_memory_counts_once() {
 #[test]
 fn a_launch_counts_what_it_loads() {
     road("late", 40 * MIB);
+}
+
+#[test]
+fn each_gpu_counts_its_own() {
+    road("gpus", 40 * MIB);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! a folder bound into the container.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +22,10 @@ impl Folder {
     /// A new one.
     pub(crate) fn new() -> Self {
         let path = PathBuf::from(format!("/run/lab/output/{}", number()));
-        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
+        // Whoever the container's user is out here, it writes there.
+        fs::create_dir_all(&path)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o777)))
+            .unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
         Self(path)
     }
 

@@ -11,7 +11,7 @@ use std::{fs, mem};
 use serde_json::json;
 
 use crate::node::FrontEnd;
-use crate::{cri, ctr, daemons, docker, node, podman};
+use crate::{bundle, cri, ctr, daemons, docker, node, podman};
 
 /// What a test runs.
 #[derive(Debug, Clone, Copy)]
@@ -125,6 +125,7 @@ fn tidy(passed: bool) {
     ctr::remove_all();
     cri::remove_all();
     podman::remove_all();
+    bundle::remove_all();
     if passed {
         node::wait_until_free();
     } else if !node::leases().is_empty() {

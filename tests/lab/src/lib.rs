@@ -9,15 +9,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bundle;
 mod capture;
 pub mod command;
 pub mod cri;
 pub mod ctr;
 pub mod daemons;
 pub mod docker;
+pub mod hooks;
 pub mod inside;
 pub mod node;
 pub mod outside;
 pub mod podman;
 pub mod process;
 pub mod shuffle;
+pub mod systemd;

@@ -26,6 +26,63 @@ pub fn container(image: &str, runtime: &str, options: &[&str], command: &[&str])
     folder.collect(&name, podman(&[words, command].concat()))
 }
 
+/// A container that runs.
+#[derive(Debug)]
+pub struct Container {
+    engine: Vec<String>,
+    name: String,
+    folder: Folder,
+}
+
+/// `podman run --detach` of one of the lab's images, as a container called `name` that sleeps.
+#[track_caller]
+pub fn start(image: &str, runtime: &str, name: &str, options: &[&str]) -> Container {
+    start_by(&["podman", "--runtime", runtime].map(str::to_owned), image, name, options)
+}
+
+/// The same by another Podman: `engine` are the words before `run`.
+#[track_caller]
+pub fn start_by(engine: &[String], image: &str, name: &str, options: &[&str]) -> Container {
+    USED.store(true, Ordering::Relaxed);
+    load(image);
+    let folder = Folder::new();
+    let volume = format!("{}:{}", folder.path(), capture::INSIDE);
+    let image = format!("localhost/{image}");
+    let container = Container { engine: engine.to_vec(), name: name.to_owned(), folder };
+    let head = ["run", "--detach", "--name", name, "--volume", &volume];
+    container.call(&[&head[..], options, &[&image, "sleep", "1000"]].concat()).ok();
+    container
+}
+
+impl Container {
+    /// `podman exec`.
+    #[track_caller]
+    pub fn exec(&self, words: &[&str]) -> Output {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        let (name, words) = self.folder.wrap(&words);
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        self.folder.collect(&name, self.call(&[&["exec", &self.name][..], &words].concat()))
+    }
+
+    /// A field, in `podman inspect`'s template language.
+    #[track_caller]
+    pub fn inspect(&self, template: &str) -> String {
+        self.call(&["inspect", "--format", template, &self.name]).ok().to_owned()
+    }
+
+    /// `podman rm --force`.
+    #[track_caller]
+    pub fn remove(self) {
+        self.call(&["rm", "--force", "--time", "0", &self.name]).ok();
+    }
+
+    #[track_caller]
+    fn call(&self, words: &[&str]) -> Output {
+        let head = ["env", "PODMAN_IGNORE_CGROUPSV1_WARNING=1"];
+        run(head.into_iter().chain(self.engine.iter().map(String::as_str)).chain(words.iter().copied()))
+    }
+}
+
 /// Another command of `podman`.
 #[track_caller]
 pub fn podman(words: &[&str]) -> Output {
@@ -37,7 +94,11 @@ pub fn podman(words: &[&str]) -> Output {
 #[track_caller]
 pub fn remove_all() {
     if USED.swap(false, Ordering::Relaxed) {
-        podman(&["rm", "--all", "--force", "--time", "0"]).ok();
+        // It must be asked twice about one whose conmon was killed.
+        let remove = || podman(&["rm", "--all", "--force", "--time", "0"]);
+        if remove().status != 0 {
+            remove().ok();
+        }
     }
 }
 

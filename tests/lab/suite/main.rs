@@ -12,6 +12,13 @@ mod capacity;
 mod containerd;
 mod crowd;
 mod ends;
+mod hook;
+mod hook_chains;
+mod hook_crio;
+mod hook_faults;
+mod hook_podman;
+mod hook_systemd;
+mod hook_user;
 mod limit;
 mod malformed;
 mod podman;
@@ -32,6 +39,13 @@ fn tests() -> Vec<Test> {
         ends::TESTS,
         containerd::TESTS,
         podman::TESTS,
+        hook::TESTS,
+        hook_crio::TESTS,
+        hook_podman::TESTS,
+        hook_faults::TESTS,
+        hook_chains::TESTS,
+        hook_systemd::TESTS,
+        hook_user::TESTS,
         resize::TESTS,
         run::TESTS,
         crowd::TESTS,

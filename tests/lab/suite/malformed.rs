@@ -18,9 +18,9 @@ pub(crate) const TESTS: &[Test] = &[
 const TABLE: &str = include_str!("../../../spec/testdata/malformed.json");
 
 /// A row of the table.
-struct Row {
-    annotations: Vec<(String, String)>,
-    container: Option<String>,
+pub(crate) struct Row {
+    pub(crate) annotations: Vec<(String, String)>,
+    pub(crate) container: Option<String>,
     /// Lines of the node's configuration that it depends on.
     configuration: String,
     code: String,
@@ -48,7 +48,7 @@ fn rows() -> Vec<Row> {
 }
 
 /// Runs the rows that `wanted` selects, two at a time, under the configuration that each needs.
-fn replay(wanted: impl Fn(&Row) -> bool, attempt: impl Fn(&Row, usize) -> Output + Sync) {
+pub(crate) fn replay(wanted: impl FnMut(&Row) -> bool, attempt: impl Fn(&Row, usize) -> Output + Sync) {
     let mut groups: Vec<(String, Vec<Row>)> = Vec::new();
     for row in rows().into_iter().filter(wanted) {
         match groups.iter_mut().find(|(configuration, _)| *configuration == row.configuration) {

@@ -1,5 +1,5 @@
-//! Stream-ordered allocation from memory pools. A pool grows when it has to, by what is missing. What is freed it
-//! keeps until something is synchronised or trimmed, and then what its threshold lets it.
+//! Stream-ordered allocation from memory pools. A pool grows when it has to, by what is missing; one whose memory can be
+//! exported grows by 32 MiB at a time, as NVIDIA's are said to. What is freed it keeps until something is synchronised or trimmed, and then what its threshold lets it.
 
 use crate::abi::{Address, Answer, Failure, Handle, api, get, put};
 use crate::context::Current;
@@ -14,6 +14,8 @@ pub(crate) struct Pool {
     /// Most bytes, 0: as many as the GPU has.
     max_size: usize,
     release_threshold: u64,
+    /// It grows by multiples of so many bytes.
+    step: u64,
     /// Bytes charged.
     reserved: u64,
     /// Most bytes ever in use.
@@ -36,7 +38,9 @@ fn default_pool(objects: &mut Objects, ordinal: i32) -> Result<Handle, Failure> 
         return Ok(handle);
     }
     let handle = objects.new_handle();
-    objects.pools.insert(handle, Pool { ordinal, max_size: 0, release_threshold: 0, reserved: 0, high: 0 });
+    objects
+        .pools
+        .insert(handle, Pool { ordinal, max_size: 0, release_threshold: 0, step: 1, reserved: 0, high: 0 });
     objects.default_pools.insert(ordinal, handle);
     Ok(handle)
 }
@@ -51,11 +55,13 @@ unsafe fn create(out: *mut Handle, properties: *const Properties) -> Answer {
     // SAFETY: handed on from the caller.
     let properties = unsafe { get(properties) }?;
     let ordinal = properties.location[1];
+    let step = if properties.handle_types == 0 { 1 } else { 32 << 20 };
     let driver = Driver::get()?;
     driver.gpu(ordinal)?;
     let mut objects = driver.objects();
     let handle = objects.new_handle();
-    let pool = Pool { ordinal, max_size: properties.max_size, release_threshold: 0, reserved: 0, high: 0 };
+    let pool =
+        Pool { ordinal, max_size: properties.max_size, release_threshold: 0, step, reserved: 0, high: 0 };
     objects.pools.insert(handle, pool);
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }
@@ -102,7 +108,7 @@ fn grow(driver: &'static Driver, handle: Handle, size: usize) -> Result<i32, Fai
         return Err(Failure::OUT_OF_MEMORY);
     }
     pool.high = pool.high.max(need);
-    let missing = need.saturating_sub(pool.reserved);
+    let missing = need.saturating_sub(pool.reserved).next_multiple_of(pool.step);
     let (number, gpu) = driver.gpu(pool.ordinal)?;
     let place = Current { driver, handle: 0, ordinal: pool.ordinal, number, gpu };
     pool.reserved += memory::charge(&place, missing as usize)?;

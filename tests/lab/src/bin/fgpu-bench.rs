@@ -9,8 +9,14 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 150;
 const DOCKER_ROUNDS: usize = 100;
+/// The argument with which this program is a hook.
+const TIMED: &str = "--time-hook";
+const TIMES: &str = "/tmp/fgpu-bench-times";
 
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some(TIMED) {
+        return time_hook();
+    }
     println!("| figure | without | with | added | limit |\n|---|---|---|---|---|");
     for (real, limit) in [("crun", "3 ms"), ("runc", "5 ms")] {
         if works(real) {
@@ -19,13 +25,21 @@ fn main() {
             println!("| create, {real} | does not run in this environment | | | {limit} |");
         }
     }
+    for (node, gpus, limit) in [("h100-80-x2.toml", 2, "5 ms"), ("h100-80-x8.toml", 8, "10 ms")] {
+        run("/lab/simulate", &[node]).unwrap_or_else(|error| panic!("simulate: {error}"));
+        run("fgpu", &["inventory", "--refresh"]).unwrap_or_else(|error| panic!("fgpu: {error}"));
+        for real in ["crun", "runc"].into_iter().filter(|real| works(real)) {
+            hook(real, gpus, limit);
+        }
+    }
+    run("/lab/simulate", &[]).unwrap_or_else(|error| panic!("simulate: {error}"));
     docker_run();
     resident();
 }
 
 /// crun refuses the hybrid hierarchy of a cgroup v1 environment.
 fn works(real: &str) -> bool {
-    let bundle = bundle(real, false);
+    let bundle = bundle(real, &Way::Plain);
     let ok = run(real, &["create", "--bundle", &bundle, "fgpu-bench-probe"]).is_ok();
     let _ = run(real, &["delete", "--force", "fgpu-bench-probe"]);
     ok
@@ -39,10 +53,10 @@ fn create(real: &str, limit: &str) {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let id = format!("fgpu-bench-{round}");
-        let mut ways = [(real, &mut without, false), ("fgpu-runtime", &mut with, true)];
+        let mut ways = [(real, &mut without, Way::Plain), ("fgpu-runtime", &mut with, Way::Annotated)];
         ways.rotate_left(round % 2);
-        for (program, times, annotated) in ways {
-            let bundle = bundle(real, annotated);
+        for (program, times, way) in ways {
+            let bundle = bundle(real, &way);
             let start = Instant::now();
             run(program, &["create", "--bundle", &bundle, &id])
                 .unwrap_or_else(|error| panic!("{program}: {error}"));
@@ -52,6 +66,47 @@ fn create(real: &str, limit: &str) {
     }
     std::fs::write("/etc/fgpu/config.toml", config).expect("the configuration can be written back");
     row(&format!("create, {real}"), median(without), median(with), limit);
+}
+
+/// A create with `fgpu-hook`, against one with a hook that does nothing; and the hook by itself, from its start to its
+/// end.
+fn hook(real: &str, gpus: u32, limit: &str) {
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    let id = "fgpu-bench-hook";
+    let create = |way: &Way, times: Option<&mut Vec<Duration>>| {
+        let bundle = bundle(real, way);
+        let start = Instant::now();
+        run(real, &["create", "--bundle", &bundle, id]).unwrap_or_else(|error| panic!("{real}: {error}"));
+        if let Some(times) = times {
+            times.push(start.elapsed());
+        }
+        run(real, &["delete", "--force", id]).unwrap_or_else(|error| panic!("{real}: {error}"));
+    };
+    for round in 0..ROUNDS {
+        let mut ways = [(Way::NoHook, &mut without), (Way::Hook(gpus), &mut with)];
+        ways.rotate_left(round % 2);
+        for (way, times) in ways {
+            create(&way, Some(times));
+        }
+    }
+    row(&format!("create with the hook, {gpus} GPUs, {real}"), median(without), median(with), limit);
+    let _ = std::fs::remove_file(TIMES);
+    (0..ROUNDS).for_each(|_| create(&Way::TimedHook(gpus), None));
+    let text = std::fs::read_to_string(TIMES).expect("the hook was timed");
+    let times = text.lines().map(|line| Duration::from_nanos(line.parse().expect("nanoseconds"))).collect();
+    let time = median(times).as_secs_f64() * 1e3;
+    println!("| the hook's own time, {gpus} GPUs, {real} | | {time:.2} ms | | {limit} |");
+}
+
+/// Runs the hook with this process' standard input, and writes down how long it took.
+fn time_hook() {
+    use std::io::Write;
+    let start = Instant::now();
+    let status = Command::new("/usr/bin/fgpu-hook").arg("createRuntime").status();
+    let time = start.elapsed().as_nanos();
+    assert!(status.is_ok_and(|status| status.success()), "the hook fails");
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(TIMES);
+    file.and_then(|mut file| writeln!(file, "{time}")).expect("the time can be written");
 }
 
 fn docker_run() {
@@ -95,9 +150,25 @@ fn resident() {
     println!("| resident memory of the relay | | {} KiB | | 4096 KiB |", relays.iter().sum::<u64>());
 }
 
+/// What a bundle asks for.
+#[derive(Debug)]
+enum Way {
+    /// Nothing.
+    Plain,
+    /// A quarter of a GPU, by its annotation alone.
+    Annotated,
+    /// Nothing, and it has a hook that does nothing.
+    NoHook,
+    /// A quarter of that many GPUs, from `fgpu-hook`.
+    Hook(u32),
+    /// The same, by way of [`time_hook`].
+    TimedHook(u32),
+}
+
 /// A bundle with busybox' root. Written anew each time, since an edited one is what the first create left.
-fn bundle(real: &str, annotated: bool) -> String {
-    let folder = format!("/tmp/fgpu-bench-{}", if annotated { "with" } else { "without" });
+fn bundle(real: &str, way: &Way) -> String {
+    let plain = matches!(way, Way::Plain | Way::NoHook);
+    let folder = format!("/tmp/fgpu-bench-{}", if plain { "without" } else { "with" });
     if !Path::new(&folder).join("rootfs/bin/busybox").exists() {
         std::fs::create_dir_all(format!("{folder}/rootfs/bin")).expect("a bundle can be made");
         std::fs::copy("/bin/busybox", format!("{folder}/rootfs/bin/busybox")).expect("busybox is in the lab");
@@ -111,8 +182,24 @@ fn bundle(real: &str, annotated: bool) -> String {
     spec["process"]["terminal"] = false.into();
     spec["process"]["args"] = serde_json::json!(["/bin/busybox", "sleep", "600"]);
     spec["process"]["rlimits"] = serde_json::json!([]);
-    if annotated {
-        spec["annotations"] = serde_json::json!({"fgpu/fraction": "0.25"});
+    let hook = |words: &[&str]| serde_json::json!([{"path": words[0], "args": words, "env": ["PATH=/usr/bin:/bin"]}]);
+    let hooks = match way {
+        Way::Plain | Way::Annotated => None,
+        Way::NoHook => Some(hook(&["/bin/busybox", "true"])),
+        Way::Hook(_) => Some(hook(&["/usr/bin/fgpu-hook", "createRuntime"])),
+        Way::TimedHook(_) => Some(hook(&["/opt/fgpu-bench", TIMED])),
+    };
+    if let Some(create) = hooks {
+        spec["hooks"] = serde_json::json!({"createRuntime": create});
+    }
+    match way {
+        Way::Plain | Way::NoHook => {}
+        Way::Annotated => spec["annotations"] = serde_json::json!({"fgpu/fraction": "0.25"}),
+        Way::Hook(gpus) | Way::TimedHook(gpus) => {
+            spec["annotations"] =
+                serde_json::json!({"fgpu/fraction": "0.25", "fgpu/count": gpus.to_string()});
+            spec["hooks"]["poststop"] = hook(&["/usr/bin/fgpu-hook", "poststop"]);
+        }
     }
     std::fs::write(path, spec.to_string()).expect("config.json can be written");
     folder
