@@ -40,7 +40,7 @@ Exit codes:
 /// A fraction of an NVIDIA GPU for a container.
 ///
 /// Shares are granted by the container runtime when a container is created. This command shows them, and helps
-/// when something is in the way. Everybody may look; refreshing, releasing and gc need root.
+/// when something is in the way. Everybody may look; what changes something needs root.
 #[derive(Debug, Parser)]
 #[command(name = "fgpu", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct Arguments {
