@@ -37,6 +37,8 @@ pub struct Lease {
     pub nonce: String,
     /// UUID, bytes and ppm of each GPU.
     pub shares: Vec<(String, u64, u64)>,
+    /// The process id of its container's init, once known.
+    pub init: Option<i32>,
 }
 
 /// A GPU of the node.
@@ -106,6 +108,7 @@ pub fn leases() -> Vec<Lease> {
         .map(|lease| Lease {
             id: text(&lease["key"]["id"]),
             nonce: text(&lease["nonce"]),
+            init: lease["init"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()),
             shares: list(&lease["gpus"])
                 .iter()
                 .map(|gpu| (text(&gpu["uuid"]), number(&gpu["memory"]), number(&gpu["cores_ppm"])))

@@ -110,8 +110,12 @@ fn traced(stage: &str) -> Vec<String> {
 #[track_caller]
 pub(crate) fn assert_cleared(container: &Bundle, what: &str) {
     container.runtime(&["delete", "--force"]);
-    // What is left of a container whose runtime was killed ends when it sees that; as long as it lives it holds.
-    wait_until(&format!("the end of what is left: {what}"), || processes(&container.id).is_empty());
+    // What is left of a container whose runtime was killed ends when it sees that; as long as it lives it holds. A process
+    // that is ending has left its cgroup already.
+    let inits: Vec<_> = node::leases().into_iter().filter_map(|lease| lease.init).collect();
+    wait_until(&format!("the end of what is left: {what}"), || {
+        processes(&container.id).is_empty() && !inits.iter().any(|init| process::lives(*init))
+    });
     run(["fgpu", "gc"]).ok();
     assert_eq!(node::leases(), [], "{what}");
     assert_nothing_is_left();
