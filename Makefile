@@ -4,6 +4,7 @@
 # make test     lints, unit tests, and real Docker, containerd, runc and crun in the lab (root)
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make bench    measurements for BENCHMARKS.md (root)
+# make gpu-kit  what tests/gpu/run needs on a machine with a GPU, in .lab/gpu-kit
 
 PREFIX  ?= /usr
 DESTDIR ?=
@@ -15,7 +16,7 @@ STATIC  := target/$(HOST)/release
 # the host is needed and no variable of the caller's is heard.
 STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
 
-.PHONY: all host quota simulated install lab-tree lint deny unit lab test demo bench clean
+.PHONY: all host quota simulated install lab-tree lint deny unit lab test demo bench gpu-kit clean
 
 all: host quota
 
@@ -80,6 +81,10 @@ demo: lab-tree
 
 bench: lab-tree
 	tests/lab/bench
+
+gpu-kit:
+	$(MAKE) install DESTDIR=.lab/gpu-kit PREFIX=/usr
+	tests/gpu/assemble .lab/gpu-kit
 
 clean:
 	$(CARGO) clean

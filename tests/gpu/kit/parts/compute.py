@@ -1,0 +1,65 @@
+"""SM time: what a share gets of it. The limiter does not exist in this version, so nothing here can fail for it."""
+from ..node import Running
+from . import CHECKS
+
+NOT_ENFORCED = "not enforced in this version; what was measured is there"
+
+
+def native_rate(trial, node, seconds):
+    """(rounds of a kernel of a millisecond, kernels per second) without fgpu."""
+    if node.simulated:
+        trial.skip("the simulated driver's kernels compute nothing")
+    done = node.command(node.program("measure", "calibrate"), native=True)
+    trial.need(done.code == 0 and done.lines(), done.story())
+    rounds = done.lines()[0]["rounds"]
+    done = node.command(node.program("measure", "busy", rounds, seconds), native=True)
+    trial.need(done.code == 0 and len(done.lines()) == 2, done.story())
+    return rounds, rate(done.lines()[1])
+
+
+def rate(said):
+    """Kernels per second."""
+    return said["kernels"] * 1e9 / said["nanoseconds"]
+
+
+def together(trial, node, asks, rounds, seconds):
+    """Kernels per second of each, all at once."""
+    words = node.program("measure", "busy", rounds, seconds)
+    running = [node.start(trial, ask, words) if ask else Running(words, node.environment(native=True)) for ask in asks]
+    rates, tenths = [], []
+    for it in running:
+        trial.need(it.line().get("ready"), "it does not run")
+    for it in running:
+        said = it.line()
+        trial.need("kernels" in said, "it did not end: %s" % said)
+        rates.append(rate(said))
+        tenths.append(said["tenths"])
+        it.finish()
+    return rates, tenths
+
+
+@CHECKS.add("compute", "alone", "kernels per second under 10 to 90 % of the SMs, alone on the GPU",
+            "the share, within 3 points over any second", limit=120)
+def alone(trial, node):
+    seconds = 1 if node.quick else 3
+    rounds, whole = native_rate(trial, node, seconds)
+    trial.measured["native_per_second"] = round(whole, 1)
+    for percent in (10, 25, 33, 50, 75, 90):
+        ask = ["-m", "1Gi", "--cores", "%d%%" % percent]
+        [got], [tenths] = together(trial, node, [ask], rounds, seconds)
+        trial.measured["%d%%" % percent] = {"points": round(got / whole * 100, 1), "tenths": tenths}
+    trial.skip(NOT_ENFORCED)
+
+
+@CHECKS.add("compute", "contention", "two tenants at 30 and 70 % of the SMs, and two at 50 %",
+            "their ratio, within 5 points", limit=90)
+def contention(trial, node):
+    seconds = 1 if node.quick else 4
+    rounds, whole = native_rate(trial, node, seconds)
+    trial.measured["native_per_second"] = round(whole, 1)
+    for shares in ((30, 70), (50, 50)):
+        asks = [["-m", "1Gi", "--cores", "%d%%" % percent] for percent in shares]
+        rates, tenths = together(trial, node, asks, rounds, seconds)
+        points = [round(it / whole * 100, 1) for it in rates]
+        trial.measured["%d/%d" % shares] = {"points": points, "of_both": round(rates[0] / sum(rates) * 100, 1), "tenths": tenths}
+    trial.skip(NOT_ENFORCED)
