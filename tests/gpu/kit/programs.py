@@ -1,4 +1,5 @@
 """The C programs: built here if there is a compiler, else those that `make gpu-kit` built."""
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,7 +9,11 @@ NAMES = ("fill", "measure")
 
 
 def prepare(kit, work):
-    """Gives the folder that has the programs."""
+    """Makes the kit's files executable and gives the folder that has the programs."""
+    for folder in ("usr/bin", "programs"):
+        for file in (Path(kit) / folder).glob("*"):
+            if not os.access(str(file), os.X_OK):  # what carried it may have kept no modes
+                file.chmod(0o755)
     built = Path(work) / "programs"
     built.mkdir(exist_ok=True)
     compiler = shutil.which("cc") or shutil.which("gcc")

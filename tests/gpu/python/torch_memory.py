@@ -3,6 +3,7 @@
 WAY: caching, expandable, async (each with PYTORCH_CUDA_ALLOC_CONF as pytorch.py sets it), graphs.
 """
 import json
+import os
 import sys
 
 import torch
@@ -48,7 +49,9 @@ def graphs():
                 result = source * 3
         except (torch.cuda.OutOfMemoryError, RuntimeError) as error:
             said["refusal"] = str(error)[:300]
-            said["refused_by"] = type(error).__name__
+            # The end of a capture that failed has an error of its own, over the one that mattered.
+            cause = error.__context__ if isinstance(error.__context__, torch.cuda.OutOfMemoryError) else error
+            said["refused_by"] = type(cause).__name__
             break
         kept.append((graph, source, result))
         count += 1
@@ -69,7 +72,7 @@ said.update(free=free, total=total, properties_total=torch.cuda.get_device_prope
 take = graphs if way == "graphs" else fill
 taken, said["got"] = take()
 # From outside it is looked at while all is held.
-print(json.dumps({"full": True, "pid": __import__("os").getpid()}), flush=True)
+print(json.dumps({"full": True, "pid": os.getpid()}), flush=True)
 sys.stdin.read()
 del taken
 torch.cuda.synchronize()

@@ -13,11 +13,11 @@ def outside(node, pid, before):
     return (own, "process") if own is not None else (used - before, "gpu")
 
 
-def judge_outside(trial, node, name, pid, before, granted):
-    """No more than the grant and one granule is really in use."""
+def judge_outside(trial, node, pid, before, granted, got):
+    """No more than the grant and one granule is really in use. What was not allocated is the context's and the driver's."""
     used, by = outside(node, pid, before)
-    trial.measured["%s_outside" % name], trial.measured["%s_outside_by" % name] = used, by
-    trial.expect(used <= granted + PIECE, "%s: NVML outside says %d bytes, %d more than granted" % (name, used, used - granted))
+    trial.measured.update(outside=used, outside_by=by, above_grant=used - granted, not_allocated=used - got)
+    trial.expect(used <= granted + PIECE, "outside it is %d more than granted; %d of it were not allocated" % (used - granted, used - got))
 
 
 def fill_and_free(trial, node, percent, road):
@@ -35,7 +35,7 @@ def fill_and_free(trial, node, percent, road):
     held = running.line()
     trial.need("pid" in held, "holding: %s" % held)
     trial.measured.update(granted=granted, context=info["total"] - info["free"], got=filled["got"], code=filled["code"])
-    judge_outside(trial, node, "full", held["pid"], before, granted)
+    judge_outside(trial, node, held["pid"], before, granted, filled["got"])
     done = running.finish()
     trial.need(done.code == 0 and len(done.lines()) == 3, done.story())
     freed, again, last = done.lines()
@@ -107,7 +107,8 @@ def race(trial, node):
     trial.need("got" in said, "racing: %s" % said)
     used, _ = node.outside()
     running.finish()
-    trial.measured.update(granted=granted, got=said["got"], least=said["least"], most=said["most"], outside=used - before)
+    trial.measured.update(granted=granted, got=said["got"], least=said["least"], most=said["most"], outside=used - before,
+                          not_allocated=used - before - said["got"])
     trial.expect(said["other_code"] == 0, "one was refused with %d" % said["other_code"])
     trial.expect(said["got"] <= granted, "together they got more than granted")
     trial.expect(used - before <= granted + PIECE, "outside it is %d more than granted" % (used - before - granted))

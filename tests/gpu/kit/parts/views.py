@@ -89,9 +89,9 @@ def smi(trial, node):
     shows("xml", r"<pid>%s</pid>" % pid, "the process")
     trial.expect(outputs["csv"]["out"].count("\n") == 1, "the csv has more lines than one")
     shows("csv", r"^0, %s, %s," % (re.escape(node.uuid), total), "index 0 and the granted total")
-    shows("csv-apps", r"^%s, " % pid, "the process")
+    shows("csv-apps", r"(?m)^%s, " % pid, "the process")
     shows("pmon", r"\b%s\b" % pid, "the process")
-    shows("index", r"^%s$" % total, "the granted total")
+    shows("index", r"(?m)^%s$" % total, "the granted total")
 
 
 @CHECKS.add("views", "nodes", "device nodes of the other GPUs", "cannot be opened")
