@@ -49,6 +49,7 @@ use stop::{Deadline, Held};
 use target::Target;
 
 mod attach;
+mod ending;
 mod entry;
 mod file_system;
 mod mounts;
@@ -205,7 +206,11 @@ fn release_by_state(state: &State) -> Result<(), Error> {
         store.release(&nonce)?;
         return Ok(());
     }
-    store.release_dead(&key(state)?)?;
+    let key = key(state)?;
+    if store.release_dead(&key)?.is_empty() {
+        ending::wait(&store, &key)?;
+        store.release_dead(&key)?;
+    }
     Ok(())
 }
 

@@ -34,7 +34,8 @@ pub(super) fn tell(error: &Error) {
     });
     let nowhere =
         std::io::stderr().as_fd().try_clone_to_owned().is_ok_and(|fd| leads_nowhere(&File::from(fd)));
-    if nowhere && let Some(runtime) = rustix::process::getppid() {
+    // Without a runtime any more our parent is the system's init, which did not ask.
+    if nowhere && let Some(runtime) = rustix::process::getppid().filter(|parent| *parent != Pid::INIT) {
         let _ = tell_runtime(runtime, error);
     }
 }

@@ -224,6 +224,28 @@ fn a_grant_of_another_front_end_is_left_alone_and_released() {
     node.assert_nothing_held("released by grant");
 }
 
+/// A runtime may call poststop while the kernel still takes the killed container down.
+#[test]
+fn poststop_waits_for_an_init_that_is_ending() {
+    let node = Node::new(1);
+    let mut container = Container::new(&node, QUARTER);
+    container.start(USUAL);
+    assert_eq!(told(&container.hook(&node, &["createRuntime"])), "exit status: 0: ");
+    let hook = container.spawn(&mut node.hook(&["poststop"]));
+    // It has looked once when it waits for the process, in poll(2) or ppoll(2).
+    let call = || std::fs::read_to_string(format!("/proc/{}/syscall", hook.id())).unwrap_or_default();
+    let waits =
+        || [nix::libc::SYS_poll, nix::libc::SYS_ppoll].iter().any(|n| call().starts_with(&format!("{n} ")));
+    let ended =
+        || std::fs::read_to_string(format!("/proc/{}/stat", hook.id())).unwrap_or_default().contains(") Z ");
+    while !waits() && !ended() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    container.kill();
+    assert_eq!(told(&hook.wait_with_output().unwrap()), "exit status: 0: ");
+    node.assert_nothing_held("after poststop");
+}
+
 #[test]
 fn poststop_without_a_bundle_releases_by_name_and_never_fails() {
     let node = Node::new(1);

@@ -1,8 +1,8 @@
 //! States as CRI-O writes them, given to the hook at the moment at which it would: a container of the same
 //! id, bundle and root, made by the runtime, waits for its createRuntime hook.
 //!
-//! The cases are files (testdata/crio), with CRI-O 1.37's fields and annotations; only the pid is replaced by the
-//! container's own. CRI-O itself is in no Debian suite.
+//! The cases are files (testdata/crio), composed of the fields and annotations that CRI-O 1.37 was seen to write; only the
+//! pid is replaced by the container's own. CRI-O itself is in no Debian suite, so none was recorded whole.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +15,7 @@ use serde_json::Value;
 
 use crate::hook::{assert_nothing_is_left, poststop};
 
-pub(crate) const TESTS: &[Test] =
-    &[Test::once("hook_crio::recorded_states_are_understood", recorded_states_are_understood)];
+pub(crate) const TESTS: &[Test] = &[Test::once("hook_crio::states_are_understood", states_are_understood)];
 
 const CASES: &[(&str, &str)] = &[
     ("container", include_str!("../testdata/crio/container.json")),
@@ -37,7 +36,7 @@ const CASES: &[(&str, &str)] = &[
 const ENVIRONMENT: &str = "env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin _OCI_SYNCPIPE=4 \
     _OCI_STARTPIPE=5 CRI_O_EXTERNAL=1 _LIBCONTAINER_CLONED_BINARY=1";
 
-fn recorded_states_are_understood() {
+fn states_are_understood() {
     for runtime in runtimes() {
         for (name, text) in CASES {
             let case: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
