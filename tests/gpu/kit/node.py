@@ -3,8 +3,10 @@ import ctypes
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
+from .direct import OURS, Direct
 from .nvml import Nvml
 
 CLONE_NEWNS = 0x20000
@@ -75,6 +77,11 @@ class Running:
                 return found
         return {"ended": self.process.stderr.read()[-600:]}
 
+    def go_on(self):
+        """Ends its pause."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
     def finish(self):
         """Ends its standard input and waits for it."""
         out, err = self.process.communicate()
@@ -89,7 +96,8 @@ class Node:
         self.mark, self.wanted, self.keep, self.refusal = mark, gpu, set(), None
         self.fgpu = self.kit / "usr/bin/fgpu"
         self.config = self.work / "etc/config.toml"
-        self.uuid = self.name = None
+        self.uuid = self.name = self.direct = None
+        self.minor, self.private = 0, False
         self.quick = False
 
     # The machine.
@@ -98,6 +106,7 @@ class Node:
         """Looks at the driver; raises if there is none."""
         nvml = self.nvml()
         handle = nvml.device(self.wanted)
+        self.minor = nvml.minor(handle)
         self.uuid, self.name = nvml.text("nvmlDeviceGetUUID", handle), nvml.text("nvmlDeviceGetName", handle)
         memory = nvml.memory2(handle)
         return {
@@ -134,19 +143,30 @@ class Node:
 
     # Entering.
 
-    def enter(self):
-        """A mount namespace in which /etc/fgpu and /run/fgpu are the kit's own. The folders exist already."""
-        unshare()
+    def configure(self):
+        """Writes the kit's own configuration."""
         (self.work / "etc").mkdir(exist_ok=True)
         (self.work / "state").mkdir(exist_ok=True)
         text = 'state-dir = "%s"\nwait-max = "90s"\n' % (self.work / "state")
         if self.root != "/":
             text += '\n[driver]\nroot = "%s"\nextra = ["/run/nvidia-sim"]\n' % self.root
+        self.config.write_text(text)
+
+    def enter(self):
+        """A mount namespace in which /etc/fgpu and /run/fgpu are the kit's own. The folders exist already."""
+        unshare()
+        if self.root != "/":
             os.makedirs("/run/nvidia-sim", exist_ok=True)
             mount("overlay", "/dev", "overlay", 0, "lowerdir=%s/dev:/dev" % self.root)
-        self.config.write_text(text)
         mount(self.work / "etc", "/etc/fgpu", None, MS_BIND)
-        mount("tmpfs", "/run/fgpu", "tmpfs", 0, "mode=755")
+        mount("tmpfs", OURS, "tmpfs", 0, "mode=755")
+        self.private = True
+
+    def enter_without_mounts(self):
+        """The second best, see direct.py."""
+        if self.private:
+            mount("tmpfs", OURS, "tmpfs", 0, "mode=755")  # over what a run that failed has left there
+        self.direct = Direct(self.kit, self.work, self.root, self.libraries, self.uuid, self.minor)
 
     # Commands.
 
@@ -159,11 +179,21 @@ class Node:
 
     def ask(self, share, command):
         """The words that run a command with a share, as ["-p", "0.25"], of the GPU that is checked."""
-        return [str(self.fgpu), "run", *share, "-a", "device=%s" % self.uuid, "--", *map(str, command)]
+        if self.direct:
+            return self.direct.words(self.memory_of(share), command)
+        return [str(self.fgpu), "--config", str(self.config), "run", *share, "-a", "device=%s" % self.uuid, "--", *map(str, command)]
 
-    def need_run(self, trial):
-        """Ends a check that needs `fgpu run` where that cannot work."""
-        if self.refusal:
+    def memory_of(self, share):
+        """The bytes of a share as it is asked for."""
+        if share[0] == "-p":
+            return self.granted(int(share[1].rstrip("%")))
+        if share[:2] == ["-m", "1Gi"]:
+            return 1 << 30
+        raise ValueError(share)
+
+    def need_run(self, trial, mounts=False):
+        """Ends a check that needs a share where there is none, or one by mounts."""
+        if self.refusal and (mounts or not self.direct):
             trial.skip(self.refusal)
 
     def command(self, words, more=None, native=False, timeout=None):
@@ -202,11 +232,18 @@ class Node:
 
     def status(self):
         """`fgpu status --json`."""
-        done = self.command([self.fgpu, "status", "--json"])
+        done = self.command([self.fgpu, "--config", self.config, "status", "--json"])
         try:
             return json.loads(done.out)
         except ValueError:
             raise OSError(done.story())
+
+    def tell_context(self, size):
+        """Writes into the limits of the only grant how many bytes a context takes on its first GPU (spec/wire/src/limits.rs)."""
+        [limits] = [OURS / "limits"] if self.direct else (self.work / "state/containers").glob("*/limits")
+        with open(str(limits), "r+b") as file:
+            file.seek(64 + 40)
+            file.write(size.to_bytes(8, sys.byteorder))
 
     def usable(self):
         """Bytes of the GPU that can be granted."""
@@ -219,7 +256,7 @@ class Node:
     def gc(self):
         """Gives back what a check that was killed held."""
         if not self.refusal and self.config.exists():
-            self.command([self.fgpu, "gc", "--quiet"], timeout=20)
+            self.command([self.fgpu, "--config", self.config, "gc", "--quiet"], timeout=20)
 
 
 def _text(output):

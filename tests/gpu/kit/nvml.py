@@ -73,6 +73,12 @@ class Nvml:
         self.call("nvmlDeviceGetIndex", handle, byref(number))
         return number.value
 
+    def minor(self, handle):
+        """The minor number of a device's node."""
+        number = c_uint()
+        self.call("nvmlDeviceGetMinorNumber", handle, byref(number))
+        return number.value
+
     def memory(self, handle):
         """{total, free, used} by version 1, in bytes."""
         memory = Memory()

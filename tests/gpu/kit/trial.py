@@ -72,8 +72,9 @@ def _in_child(check, node, write_end):
         pass
     except Skipped as why:
         status, reason = "skipped", str(why)
-    except BaseException:  # a bug of the kit is a result too
-        trial.wrong.append(traceback.format_exc(limit=4).strip())
+    except BaseException as error:  # a bug of the kit is a result too
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        trial.wrong.append("%s: %s (%s:%d)" % (type(error).__name__, error, os.path.basename(where.filename), where.lineno))
     if trial.wrong:
         status, reason = "failed", "; ".join(trial.wrong)
     answer = {"status": status or "ok", "reason": reason, "measured": trial.measured}

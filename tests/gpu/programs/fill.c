@@ -7,6 +7,7 @@
  *   race N          N processes fill at the same time; their sum; then they are killed. Before any other word but
  *                   `killed`, as a context does not survive a fork
  *   killed          another process fills, and is killed; how long until its end was seen
+ *   pause           wait for one byte of stdin
  *   hold            wait for the end of stdin
  *   wait            wait for ever
  */
@@ -159,6 +160,9 @@ int main(int argc, char **argv)
             race(atoi(argv[++i]));
         } else if (!strcmp(word, "killed")) {
             killed();
+        } else if (!strcmp(word, "pause")) {
+            printf("{\"pid\": %d}\n", getpid());
+            if (read(0, &byte, 1) != 1) failed("pause", -1);
         } else if (!strcmp(word, "hold")) {
             printf("{\"pid\": %d}\n", getpid());
             while (read(0, &byte, 1) > 0) ;

@@ -6,7 +6,8 @@
  *   pair ROUNDS             nanoseconds of a pair of cuMemAlloc and cuMemFree, of 1 KiB and of 4 MiB
  *   launch ROUNDS           nanoseconds of cuLaunchKernel of an empty kernel, and of a launch and its end
  *   calibrate               rounds of the busy kernel that fill the GPU for about a millisecond
- *   busy ROUNDS SECONDS     busy kernels, two in flight; how many ended, and how many in each tenth of a second
+ *   busy ROUNDS SECONDS     busy kernels, two in flight, from the next byte or the end of stdin on; how many ended, and how many
+ *                           in each tenth of a second
  *
  * Memory is asked of NVML (which is not limited where this runs without fgpu), as the whole GPU's: so nobody else should
  * use the GPU meanwhile.
@@ -226,6 +227,8 @@ static void busy(unsigned rounds, double seconds)
     must(cuCtxSynchronize());
     printf("{\"ready\": true}\n");
     fflush(stdout);
+    char byte;
+    if (read(0, &byte, 1) < 0) failed("read", -1);
     last = start = now();
     until = start + (u64)(seconds * 1e9);
     for (u64 k = 0; last < until; k++) {

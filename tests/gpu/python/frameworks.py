@@ -57,14 +57,13 @@ def profiler():
     return {"events": len(kernels), "ok": len(kernels) >= 5}
 
 
-def triton():
+def triton_():
     """A kernel that Triton compiles: it needs a C compiler."""
+    global add, tl, triton  # a kernel and what it uses are looked up by name
     import triton
     import triton.language as tl
 
     torch = torch_cuda()
-
-    global add  # a kernel must be found by its name
 
     @triton.jit
     def add(x, y, out, n, BLOCK: tl.constexpr):
@@ -109,7 +108,7 @@ def cupy():
     return {"version": cupy.__version__, "free": free, "total": total, "ok": int(cupy.arange(1000).sum()) == 499500}
 
 
-WHAT = {"cublas": cublas, "nccl": nccl, "profiler": profiler, "triton": triton, "compile": compile_, "jax": jax, "cupy": cupy}
+WHAT = {"cublas": cublas, "nccl": nccl, "profiler": profiler, "triton": triton_, "compile": compile_, "jax": jax, "cupy": cupy}
 try:
     answer = WHAT[sys.argv[1]]()
 except ImportError as error:

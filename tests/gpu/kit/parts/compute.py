@@ -29,6 +29,8 @@ def together(trial, node, asks, rounds, seconds):
     rates, tenths = [], []
     for it in running:
         trial.need(it.line().get("ready"), "it does not run")
+    for it in running:  # all are ready: none has the GPU for itself at first
+        it.go_on()
     for it in running:
         said = it.line()
         trial.need("kernels" in said, "it did not end: %s" % said)
@@ -54,6 +56,7 @@ def alone(trial, node):
 @CHECKS.add("compute", "contention", "two tenants at 30 and 70 % of the SMs, and two at 50 %",
             "their ratio, within 5 points", limit=90)
 def contention(trial, node):
+    node.need_run(trial, mounts=True)
     seconds = 1 if node.quick else 4
     rounds, whole = native_rate(trial, node, seconds)
     trial.measured["native_per_second"] = round(whole, 1)

@@ -128,6 +128,27 @@ def costs(trial, node):
     trial.expect(counted + PIECE >= real, "a context takes %d and counts for %d" % (real, counted))
 
 
+@CHECKS.add("memory", "told", "a share is filled whose limits say what a context takes here, as `costs` measures it",
+            "at most 2 MiB above the grant outside; fgpu does not write that size by itself in this version")
+def told(trial, node):
+    native = node.command(node.program("measure", "costs"), native=True)
+    trial.need(native.code == 0 and native.lines(), native.story())
+    context = native.lines()[0]["context"]
+    before, granted = node.outside()[0], node.granted(20)
+    running = node.start(trial, ["-p", "20%"], node.program("fill", "pause", "info", "fill", "alloc", "hold", "free"))
+    trial.need("pid" in running.line(), "it does not run")
+    node.tell_context(context)
+    running.go_on()
+    info, filled, held = running.line(), running.line(), running.line()
+    trial.need("pid" in held, "filling: %s %s" % (info, filled))
+    trial.measured.update(told=context, context=info["total"] - info["free"], granted=granted, got=filled["got"], code=filled["code"])
+    judge_outside(trial, node, held["pid"], before, granted, filled["got"])
+    trial.expect(info["total"] - info["free"] >= context, "the context counts for %d" % (info["total"] - info["free"]))
+    trial.expect(filled["got"] >= 0.99 * info["free"], "only %d could be had" % filled["got"])
+    done = running.finish()
+    trial.need(done.code == 0, done.story())
+
+
 @CHECKS.add("memory", "rounding", "what cuMemAlloc of 1 B to 4 MiB really takes, without fgpu",
             "no more than fgpu counts (512 B steps to 1 MiB, pieces of 2 MiB above), and one piece")
 def rounding(trial, node):

@@ -1,4 +1,6 @@
 """What calls cost with a share and without fgpu: in turns, so that a change of clocks meets both."""
+import time
+
 from . import CHECKS
 
 
@@ -38,8 +40,7 @@ def launch(trial, node):
 
 @CHECKS.add("overhead", "start", "a process from its start to its first context, with `fgpu run` and without", "measured", limit=120)
 def start(trial, node):
-    import time
-
+    node.need_run(trial, mounts=True)
     took = {"native": [], "shared": []}
     words = node.program("fill", "info")
     for _ in range(3 if node.quick else 5):

@@ -8,6 +8,7 @@ from . import CHECKS
 
 def at_once(trial, node, shares):
     """Each tenant fills its share while the others hold theirs, and all are looked at from outside."""
+    node.need_run(trial, mounts=True)
     before = node.outside()[0]
     tenants = [node.start(trial, ["-p", "%d%%" % percent], node.program("fill", "info", "fill", "alloc", "hold", "free"))
                for percent in shares]
@@ -55,6 +56,7 @@ def four(trial, node):
 
 @CHECKS.add("tenants", "waits", "a share that does not fit, with --wait", "it runs when another one ends")
 def waits(trial, node):
+    node.need_run(trial, mounts=True)
     first = node.start(trial, ["-p", "60%"], node.program("fill", "take", "alloc", PIECE, "hold"))
     first.line()
     trial.need("pid" in first.line(), "the first one does not run")

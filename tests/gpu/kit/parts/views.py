@@ -96,6 +96,7 @@ def smi(trial, node):
 
 @CHECKS.add("views", "nodes", "device nodes of the other GPUs", "cannot be opened")
 def nodes(trial, node):
+    node.need_run(trial, mounts=True)
     words = [sys.executable, "-c", "import glob,json,os\nsaid={}\nfor path in sorted(glob.glob('/dev/nvidia[0-9]*')):\n"
              " try:\n  os.close(os.open(path, os.O_RDWR)); said[path]='opens'\n except OSError as error: said[path]=error.strerror\n"
              "print(json.dumps(said))"]
