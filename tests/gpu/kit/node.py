@@ -11,7 +11,7 @@ from .nvml import Nvml
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 PIECE = 2 * MIB
 
 libc = ctypes.CDLL(None, use_errno=True)

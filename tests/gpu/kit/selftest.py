@@ -77,7 +77,7 @@ def run():
 
     names = [(check.part, check.name) for check in CHECKS.all]
     assert len(set(names)) == len(names), "two checks have one name"
-    assert {part for part, _ in names} == set(PARTS), "a part has no check, or is not listed"
+    assert {part for part, _ in names} == set(PARTS) - {"leaks"}, "a part has no check, or is not listed"
     assert all(0 < check.limit <= 120 for check in CHECKS.all)
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,8 @@
 /* fill [--device N] WORD...: takes device memory as it is told and prints a JSON line for each word.
  *
- *   info            what cuMemGetInfo and cuDeviceTotalMem say
+ *   info            what cuMemGetInfo, cuDeviceTotalMem and cuDeviceGetCount say
  *   fill ROAD       allocate until the driver refuses, in steps of 64 MiB and then of 2 MiB; ROAD as in roads.h
+ *   each BYTES      allocations of so many bytes by cuMemAlloc until the driver refuses
  *   take ROAD BYTES one allocation; a multiple of 2 MiB, but for `alloc`
  *   free            give back everything, and wait for it
  *   race N          N processes fill at the same time; their sum; then they are killed. Before any other word but
@@ -16,8 +17,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-static held all[1 << 16];
-static const road *by[1 << 16];
+static held all[1 << 17];
+static const road *by[1 << 17];
 static size_t count;
 static int ordinal;
 
@@ -133,10 +134,20 @@ int main(int argc, char **argv)
         const char *word = argv[i];
         if (!strcmp(word, "info")) {
             size_t left, total, device_total;
+            int devices;
             start();
             must(cuMemGetInfo_v2(&left, &total));
             must(cuDeviceTotalMem_v2(&device_total, device));
-            printf("{\"free\": %zu, \"total\": %zu, \"device_total\": %zu}\n", left, total, device_total);
+            must(cuDeviceGetCount(&devices));
+            printf("{\"free\": %zu, \"total\": %zu, \"device_total\": %zu, \"devices\": %d}\n", left, total, device_total,
+                   devices);
+        } else if (!strcmp(word, "each") && i + 1 < argc) {
+            size_t bytes = strtoull(argv[++i], NULL, 0), before = count;
+            int code;
+            start();
+            while (!(code = take(road_of("alloc"), bytes))) ;
+            printf("{\"got\": %llu, \"code\": %d, \"in_use\": %llu}\n", (unsigned long long)(count - before) * bytes, code,
+                   (unsigned long long)in_use());
         } else if (!strcmp(word, "fill") && i + 1 < argc) {
             const road *road = road_of(argv[++i]);
             int code;

@@ -6,4 +6,4 @@ CHECKS = Checks()
 from . import views, memory, tenants, overhead, compute, pytorch, others  # noqa: E402,F401
 
 # `leaks` is looked at by the process outside, after every other part, and always.
-PARTS = ("views", "memory", "tenants", "overhead", "compute", "pytorch", "others")
+PARTS = ("views", "memory", "tenants", "overhead", "compute", "pytorch", "others", "leaks")

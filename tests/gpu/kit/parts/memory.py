@@ -1,5 +1,5 @@
 """The memory limit: all of the share can be had, and no more, on every road, and it is free again afterwards."""
-from ..node import MIB, PIECE
+from ..node import KIB, MIB, PIECE
 from . import CHECKS
 
 ROADS = ("alloc", "pitch", "managed", "create", "async", "pool", "array", "array3d", "mipmap", "graph")
@@ -128,12 +128,17 @@ def costs(trial, node):
     trial.expect(counted + PIECE >= real, "a context takes %d and counts for %d" % (real, counted))
 
 
+def context_size(trial, node):
+    """What a context takes on this GPU, in bytes."""
+    native = node.command(node.program("measure", "costs"), native=True)
+    trial.need(native.code == 0 and native.lines(), native.story())
+    return native.lines()[0]["context"]
+
+
 @CHECKS.add("memory", "told", "a share is filled whose limits say what a context takes here, as `costs` measures it",
             "at most 2 MiB above the grant outside; fgpu does not write that size by itself in this version")
 def told(trial, node):
-    native = node.command(node.program("measure", "costs"), native=True)
-    trial.need(native.code == 0 and native.lines(), native.story())
-    context = native.lines()[0]["context"]
+    context = context_size(trial, node)
     before, granted = node.outside()[0], node.granted(20)
     running = node.start(trial, ["-p", "20%"], node.program("fill", "pause", "info", "fill", "alloc", "hold", "free"))
     trial.need("pid" in running.line(), "it does not run")
@@ -147,6 +152,25 @@ def told(trial, node):
     trial.expect(filled["got"] >= 0.99 * info["free"], "only %d could be had" % filled["got"])
     done = running.finish()
     trial.need(done.code == 0, done.story())
+
+
+@CHECKS.add("memory", "odd_sizes", "a share of 5 % is filled by allocations of one odd size, with a context's size told as in `told`",
+            "at most 2 MiB above the grant outside, at every size", limit=90)
+def odd_sizes(trial, node):
+    context, before, granted = context_size(trial, node), node.outside()[0], node.granted(5)
+    for size in (300 * KIB, MIB, MIB + 1, 3 * MIB // 2, 2 * MIB + 1, 3 * MIB + 1, 40 * MIB + 1):
+        running = node.start(trial, ["-p", "5%"], node.program("fill", "pause", "each", size, "hold"))
+        trial.need("pid" in running.line(), "it does not run")
+        node.tell_context(context)
+        running.go_on()
+        filled, held = running.line(), running.line()
+        trial.need("pid" in held, "%d: %s" % (size, filled))
+        used, by = outside(node, held["pid"], before)
+        done = running.finish()
+        trial.need(done.code == 0, done.story())
+        trial.measured[str(size)] = {"got": filled["got"], "counted": filled["in_use"], "outside": used, "by": by, "above_grant": used - granted}
+        trial.expect(filled["code"] == OUT_OF_MEMORY, "%d: the code was %d" % (size, filled["code"]))
+        trial.expect(used <= granted + PIECE, "of %d B: %d above the grant" % (size, used - granted))
 
 
 @CHECKS.add("memory", "rounding", "what cuMemAlloc of 1 B to 4 MiB really takes, without fgpu",

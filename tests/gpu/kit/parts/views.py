@@ -19,6 +19,7 @@ def cuda(trial, node):
         trial.measured["%d%%" % percent] = dict(said, granted=granted)
         trial.expect(said["total"] == granted, "%d%%: cuMemGetInfo's total is %d, granted %d" % (percent, said["total"], granted))
         trial.expect(said["device_total"] == granted, "%d%%: cuDeviceTotalMem is %d" % (percent, said["device_total"]))
+        trial.expect(node.direct or said["devices"] == 1, "%d%%: there are %d devices" % (percent, said["devices"]))
         trial.expect(said["free"] <= said["total"], "%d%%: free is more than total" % percent)
 
 
