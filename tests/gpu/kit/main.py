@@ -89,7 +89,7 @@ def outside(options, words):
         for place in made:
             os.makedirs(place)
         setting = {"work": str(work), "mark": mark, "began": began}
-        env = dict(os.environ, **{trial.MARK: mark})
+        env = dict(os.environ, **caches(work), **{trial.MARK: mark})
         child = subprocess.run([sys.executable, str(HERE / "run"), *words, "--inside", json.dumps(setting)], env=env)
         for line in read_lines(work / "results"):
             if "gpu" in line:
@@ -117,6 +117,15 @@ def outside(options, words):
     note = " SIMULATED driver: nothing here is about a real GPU." if "simulated" in path.name else ""
     print("%(ok)d ok, %(failed)d failed, %(skipped)d skipped" % counted, "in", path, note)
     return 1 if counted["failed"] else 0
+
+
+def caches(work):
+    """Where compilers and frameworks keep what they made: with the rest of the kit's, so that it goes with it."""
+    names = ("TMPDIR", "CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR", "XDG_CACHE_HOME",
+             "JAX_COMPILATION_CACHE_DIR")
+    for name in names:
+        (work / "cache" / name).mkdir(parents=True)
+    return {name: str(work / "cache" / name) for name in names}
 
 
 def inside(options, setting):

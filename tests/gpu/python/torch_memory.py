@@ -10,7 +10,7 @@ import torch
 
 MIB = 1 << 20
 way = sys.argv[1]
-said = {"way": way, "torch": torch.__version__, "cuda": torch.version.cuda, "backend": torch.cuda.memory.get_allocator_backend()}
+said = {"way": way, "torch": torch.__version__, "cuda": torch.version.cuda, "backend": torch.cuda.get_allocator_backend()}
 
 
 def works():

@@ -27,7 +27,7 @@ def has_torch(trial, node):
 def _way(way):
     @CHECKS.add("pytorch", way, "PyTorch's %s until it is out of memory, with %d %% of the GPU" % (way, PERCENT),
                 "mem_get_info's total is granted, at least 95 % of the free memory can be had (graphs: 75 %), "
-                "OutOfMemoryError, at most 2 MiB more outside, works on and can have it again", limit=120)
+                "it is refused, at most 2 MiB more outside, works on and can have it again", limit=120)
     def memory(trial, node):
         has_torch(trial, node)
         before, granted = node.outside()[0], node.granted(PERCENT)
@@ -48,8 +48,9 @@ def _way(way):
         trial.expect(said["works_after"] and said["works_at_last"], "it does not work after it")
         trial.expect(said["got_again"] >= said["got"] - 64 * MIB, "then it got only %d" % said["got_again"])
         if way == "graphs":
+            # By what it is refused is PyTorch's: some versions free cached blocks in a capture, which ends the capture
+            # (pytorch/pytorch pull request 187795), and then say that instead of OutOfMemoryError.
             trial.expect(said.get("replayed"), "a graph's replay was wrong")
-            trial.expect(said.get("refused_by") == "OutOfMemoryError", "refused by %s" % said.get("refused_by"))
         if way == "async":
             trial.expect(said["backend"] == "cudaMallocAsync", "the backend is %s" % said["backend"])
 
