@@ -37,8 +37,6 @@ pub struct Lease {
     pub nonce: String,
     /// UUID, bytes and ppm of each GPU.
     pub shares: Vec<(String, u64, u64)>,
-    /// The process id of its container's init, once known.
-    pub init: Option<i32>,
 }
 
 /// A GPU of the node.
@@ -79,10 +77,12 @@ pub fn gpus() -> Vec<Gpu> {
     inventory["gpus"].as_array().unwrap_or_else(|| panic!("no gpus in {inventory}")).iter().map(gpu).collect()
 }
 
-/// All leases, from the allocator file itself: what the product's own commands say is tested elsewhere.
+const LEASES: &str = "/run/fgpu/allocations.json";
+
+/// The leases as the allocator file has them.
 #[track_caller]
-pub fn leases() -> Vec<Lease> {
-    let path = "/run/fgpu/allocations.json";
+fn raw_leases() -> Vec<Value> {
+    let path = LEASES;
     let mut tries = 0;
     // A reader that does not take the lock may see two changes pass while it reads; it reads again.
     let file: Value = loop {
@@ -98,23 +98,38 @@ pub fn leases() -> Vec<Lease> {
         }
         thread::sleep(Duration::from_millis(1));
     };
-    let text =
-        |value: &Value| value.as_str().unwrap_or_else(|| panic!("{path}: no text in {value}")).to_owned();
-    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{path}: no number in {value}"));
-    let list =
-        |value: &Value| value.as_array().cloned().unwrap_or_else(|| panic!("{path}: no list in {value}"));
     list(&file["leases"])
+}
+
+#[track_caller]
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_else(|| panic!("{LEASES}: no list in {value}"))
+}
+
+/// All leases, from the allocator file itself: what the product's own commands say is tested elsewhere.
+#[track_caller]
+pub fn leases() -> Vec<Lease> {
+    let text =
+        |value: &Value| value.as_str().unwrap_or_else(|| panic!("{LEASES}: no text in {value}")).to_owned();
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{LEASES}: no number in {value}"));
+    raw_leases()
         .iter()
         .map(|lease| Lease {
             id: text(&lease["key"]["id"]),
             nonce: text(&lease["nonce"]),
-            init: lease["init"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()),
             shares: list(&lease["gpus"])
                 .iter()
                 .map(|gpu| (text(&gpu["uuid"]), number(&gpu["memory"]), number(&gpu["cores_ppm"])))
                 .collect(),
         })
         .collect()
+}
+
+/// The process ids of the inits that leases name by now: one may be recorded a moment after its container started.
+#[track_caller]
+pub fn inits() -> Vec<i32> {
+    let init = |lease: &Value| i32::try_from(lease["init"]["pid"].as_i64()?).ok();
+    raw_leases().iter().filter_map(init).collect()
 }
 
 /// The one lease that there is.

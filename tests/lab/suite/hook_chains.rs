@@ -113,7 +113,7 @@ fn runtime_and_conmon_killed_under_podman() {
                 drop(beside);
                 remove_hit();
                 wait_until("the end of hooks", || process::running(HOOK, "").is_empty());
-                let inits: Vec<_> = node::leases().into_iter().filter_map(|lease| lease.init).collect();
+                let inits = node::inits();
                 wait_until("the end of inits", || !inits.iter().any(|init| process::lives(*init)));
                 run(["fgpu", "gc"]).ok();
                 assert_eq!(node::leases(), [], "{runtime}, {name}: {script}");

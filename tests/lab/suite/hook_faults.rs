@@ -112,7 +112,7 @@ pub(crate) fn assert_cleared(container: &Bundle, what: &str) {
     container.runtime(&["delete", "--force"]);
     // What is left of a container whose runtime was killed ends when it sees that; as long as it lives it holds. A process
     // that is ending has left its cgroup already.
-    let inits: Vec<_> = node::leases().into_iter().filter_map(|lease| lease.init).collect();
+    let inits = node::inits();
     wait_until(&format!("the end of what is left: {what}"), || {
         processes(&container.id).is_empty() && !inits.iter().any(|init| process::lives(*init))
     });
