@@ -61,6 +61,7 @@ unit: quota
 	$(CARGO) test --locked --workspace --exclude fgpu-lab
 	cd quota && $(CARGO) test --locked --workspace
 	cd tests/driver && $(CARGO) test --locked --workspace
+	tests/gpu/run --self-test
 
 # What the lab's environments run: an installed tree, and the simulated driver's.
 lab-tree: simulated

@@ -56,6 +56,8 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
     let store = Store::open(&node.config.state_dir)?;
     let leases = store.leases()?;
     let old = find(&leases, &arguments.what)?;
+    // A stale inventory is refreshed with the configuration that was named here.
+    node.inventory()?;
     let new = fgpu_hook::resize(&node.config, &store, old, &asked)?
         .ok_or_else(|| Error::new(Code::InvalidRequest, format!("{} has ended", full_name(old))))?;
     Ok(Output { text: text(old, &new), warnings: above(&store, &new), failure: None })

@@ -69,7 +69,10 @@ impl Arguments {
 /// # Errors
 /// Why it was not run: every code of [`Code`].
 pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Ended, Error> {
-    fgpu_hook::run(&node.config, &arguments.annotations()?, &arguments.command)
+    let annotations = arguments.annotations()?;
+    // A stale inventory is refreshed with the configuration that was named here.
+    node.inventory()?;
+    fgpu_hook::run(&node.config, &annotations, &arguments.command)
 }
 
 #[cfg(test)]

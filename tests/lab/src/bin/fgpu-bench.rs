@@ -1,7 +1,7 @@
 //! `make bench`, the part that runs inside the lab: what fgpu adds to a create, to a `docker run` and to memory.
 //!
-//! Every figure is a difference of medians of two ways of doing the same thing, taken in turns in one run, so that
-//! what else the machine does meets both. Run by `tests/lab/bench`; prints one Markdown table row per figure.
+//! Two ways of doing the same thing are timed in turns in one run; what is added is the median over the rounds of the
+//! difference within a round, so that what else the machine does meets both. Run by `tests/lab/bench`; prints one Markdown table row per figure.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -65,7 +65,7 @@ fn create(real: &str, limit: &str) {
         }
     }
     std::fs::write("/etc/fgpu/config.toml", config).expect("the configuration can be written back");
-    row(&format!("create, {real}"), median(without), median(with), limit);
+    row(&format!("create, {real}"), without, with, limit);
 }
 
 /// A create with `fgpu-hook`, against one with a hook that does nothing; and the hook by itself, from its start to its
@@ -89,7 +89,7 @@ fn hook(real: &str, gpus: u32, limit: &str) {
             create(&way, Some(times));
         }
     }
-    row(&format!("create with the hook, {gpus} GPUs, {real}"), median(without), median(with), limit);
+    row(&format!("create with the hook, {gpus} GPUs, {real}"), without, with, limit);
     let _ = std::fs::remove_file(TIMES);
     (0..ROUNDS).for_each(|_| create(&Way::TimedHook(gpus), None));
     let text = std::fs::read_to_string(TIMES).expect("the hook was timed");
@@ -126,7 +126,7 @@ fn docker_run() {
             times.push(start.elapsed());
         }
     }
-    row("docker run --rm", median(without), median(with), "5 ms");
+    row("docker run --rm", without, with, "5 ms");
 }
 
 /// Resident memory of the relay that stands beside one running container.
@@ -216,13 +216,17 @@ fn run(program: &str, words: &[&str]) -> Result<(), String> {
     }
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
+fn median<T: Ord>(mut times: Vec<T>) -> T {
     times.sort();
-    times[times.len() / 2]
+    let middle = times.len() / 2;
+    times.swap_remove(middle)
 }
 
-fn row(figure: &str, without: Duration, with: Duration, limit: &str) {
-    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+fn row(figure: &str, without: Vec<Duration>, with: Vec<Duration>, limit: &str) {
+    let signed = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+    let rounds = without.iter().zip(&with);
+    let added = median(rounds.map(|(without, with)| signed(*with) - signed(*without)).collect()) as f64 / 1e6;
+    let milliseconds = |times| median::<Duration>(times).as_secs_f64() * 1e3;
     let (without, with) = (milliseconds(without), milliseconds(with));
-    println!("| {figure} | {without:.2} ms | {with:.2} ms | {:.2} ms | {limit} |", with - without);
+    println!("| {figure} | {without:.2} ms | {with:.2} ms | {added:.2} ms | {limit} |");
 }
