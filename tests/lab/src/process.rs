@@ -30,12 +30,18 @@ pub fn running(program: &str, argument: &str) -> Vec<Process> {
         .collect()
 }
 
-/// Whether a process lives; one that is dead and not yet waited for does not.
+/// Whether a process lives; one that is dead and not yet waited for does not. One whose main thread alone has ended does:
+/// a killed program of many threads shows so for a moment, and is taken for alive by fgpu, too.
 pub fn lives(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The state stands behind the name, which ends at the last bracket.
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
-    !matches!(state, None | Some(b'Z' | b'X'))
+    // The state stands behind the name, which ends at the last bracket; the number of threads 17 fields later.
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    let mut fields = rest.split(' ');
+    match fields.next() {
+        Some("Z") => fields.nth(16).is_some_and(|threads| threads != "1" && threads != "0"),
+        Some("X") | None => false,
+        Some(_) => true,
+    }
 }
 
 /// Sends SIGKILL. Whether the process was there to get it is the answer.
