@@ -44,6 +44,13 @@ pub fn lives(pid: i32) -> bool {
     }
 }
 
+/// The process that started it, if it is there.
+pub fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which ends at the last bracket: the state, then the parent.
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
 /// Sends SIGKILL. Whether the process was there to get it is the answer.
 pub fn kill(pid: i32) -> bool {
     assert!(pid > 1, "no process of a test has the id {pid}");
