@@ -66,7 +66,10 @@ pub fn run(
     let mut command = Command::new(program);
     command.args(words);
     let ended = start(config, &store, &granted, command).map_err(|error| granted.undo(&store, error))?;
-    store.release(&granted.lease.grant.nonce)?;
+    // The command has run: its end is the caller's answer, whatever becomes of the lease. The reconciler finds it.
+    if let Err(error) = store.release(&granted.lease.grant.nonce) {
+        eprintln!("fgpu: warning: the share is not given back until fgpu gc: {error}");
+    }
     Ok(ended)
 }
 
