@@ -1,7 +1,5 @@
 //! `fgpu explain`: what a request would get now, or why nothing.
 
-use std::collections::BTreeMap;
-
 use fgpu_allocator::{Explanation, GpuReport, Placement, Store, Verdict};
 use fgpu_spec::{Code, Compute, Error, Inventory, Request, Tier};
 use serde::Serialize;
@@ -9,16 +7,8 @@ use serde::Serialize;
 use crate::node::Node;
 use crate::output::{Output, json, word};
 use crate::quantity::{bytes, percent};
+use crate::share;
 use crate::table::Table;
-
-/// Reads `KEY=VALUE`; a key without a slash is one of `fgpu/`.
-pub(crate) fn annotation(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some(("", _)) | None => Err("an annotation is KEY=VALUE, for example fraction=0.25".into()),
-        Some((key, value)) if key.contains('/') => Ok((key.into(), value.into())),
-        Some((key, value)) => Ok((format!("fgpu/{key}"), value.into())),
-    }
-}
 
 /// Answers what a container with these annotations would get.
 ///
@@ -26,16 +16,7 @@ pub(crate) fn annotation(text: &str) -> Result<(String, String), String> {
 /// What is wrong with the annotations themselves or with the node; a refusal is no error but
 /// [`Output::failure`], beside the table that explains it.
 pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) -> Result<Output, Error> {
-    let mut given = BTreeMap::new();
-    for (key, value) in annotations {
-        if given.insert(key.clone(), value.clone()).is_some() {
-            let key = fgpu_spec::shown(key);
-            return Err(Error::new(
-                Code::InvalidRequest,
-                format!("{key} is given twice; name each key once"),
-            ));
-        }
-    }
+    let given = share::once(annotations.iter().cloned())?;
     let request = Request::parse(&given, None, &node.config.defaults())?.ok_or_else(|| {
         Error::new(
             Code::InvalidRequest,
@@ -160,19 +141,12 @@ fn text(answer: &Answer) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use fgpu_allocator::{Decision, Refusal};
     use fgpu_spec::{Gpu, GrantedGpu};
 
     use super::*;
-
-    #[test]
-    fn keys_may_leave_out_the_prefix() {
-        assert_eq!(annotation("fraction=0.25"), Ok(("fgpu/fraction".into(), "0.25".into())));
-        assert_eq!(annotation("fgpu/device=a=b"), Ok(("fgpu/device".into(), "a=b".into())));
-        assert_eq!(annotation("web.fgpu/count=0"), Ok(("web.fgpu/count".into(), "0".into())));
-        assert!(annotation("fraction").is_err());
-        assert!(annotation("=1").is_err());
-    }
 
     fn inventory(gpus: u32) -> Inventory {
         let gpu = |index| Gpu {

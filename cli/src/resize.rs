@@ -11,25 +11,13 @@ use crate::node::Node;
 use crate::output::Output;
 use crate::quantity::{bytes, percent};
 use crate::release::{find, full_name};
+use crate::share::Share;
 
-/// The arguments. Values are those of the annotations of the same name, and checked as such.
+/// The arguments.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// That share of each GPU's memory and SM time: 0.25, 25%, 1/3
-    #[arg(short = 'p', long, value_name = "FRACTION")]
-    fraction: Option<String>,
-
-    /// Device memory per GPU: 4Gi, 512Mi
-    #[arg(short, long, value_name = "MEMORY")]
-    memory: Option<String>,
-
-    /// Share of SM time: 30%, 1/3
-    #[arg(long, value_name = "CORES")]
-    cores: Option<String>,
-
-    /// How the share of SM time is meant: cap, share, off
-    #[arg(long, value_name = "COMPUTE")]
-    compute: Option<String>,
+    #[command(flatten)]
+    share: Share,
 
     /// A container id or its beginning, NAMESPACE/ID, or the grant (32 hex digits) of `fgpu status --json`
     #[arg(value_name = "CONTAINER|GRANT")]
@@ -41,14 +29,7 @@ pub(crate) struct Arguments {
 /// # Errors
 /// `invalid-request` if no container or more than one is meant; every code of a request.
 pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
-    let named = [
-        ("fgpu/fraction", &arguments.fraction),
-        ("fgpu/memory", &arguments.memory),
-        ("fgpu/cores", &arguments.cores),
-        ("fgpu/compute", &arguments.compute),
-    ];
-    let asked: BTreeMap<String, String> =
-        named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))).collect();
+    let asked: BTreeMap<String, String> = arguments.share.annotations().collect();
     if asked.is_empty() {
         let message = "nothing is to be changed; name --fraction, --memory, --cores or --compute";
         return Err(Error::new(Code::InvalidRequest, message));

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use fgpu_hook::Ended;
-use fgpu_spec::{Code, Error};
+use fgpu_spec::Error;
 
-use crate::explain;
 use crate::node::Node;
+use crate::share::{self, Share};
 
 /// The arguments. Values are those of the annotations of the same name, and checked as such.
 #[derive(Debug, clap::Args)]
@@ -16,24 +16,15 @@ pub(crate) struct Arguments {
     #[arg(short = 'n', long, value_name = "COUNT")]
     count: Option<String>,
 
-    /// That share of a GPU's memory and SM time: 0.25, 25%, 1/3
-    #[arg(short = 'p', long, value_name = "FRACTION")]
-    fraction: Option<String>,
-
-    /// Device memory per GPU: 4Gi, 512Mi
-    #[arg(short, long, value_name = "MEMORY")]
-    memory: Option<String>,
-
-    /// Share of SM time: 30%, 1/3
-    #[arg(long, value_name = "CORES")]
-    cores: Option<String>,
+    #[command(flatten)]
+    share: Share,
 
     /// How long to wait for room: 30s, 2m
     #[arg(long, value_name = "DURATION")]
     wait: Option<String>,
 
     /// Any other annotation, with or without `fgpu/`: model=h100, isolation=none
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = explain::annotation)]
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = share::annotation)]
     annotation: Vec<(String, String)>,
 
     /// The command and its arguments
@@ -44,30 +35,16 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// What is asked for, as a container would.
     fn annotations(&self) -> Result<BTreeMap<String, String>, Error> {
-        let named = [
-            ("fgpu/count", &self.count),
-            ("fgpu/fraction", &self.fraction),
-            ("fgpu/memory", &self.memory),
-            ("fgpu/cores", &self.cores),
-            ("fgpu/wait", &self.wait),
-        ];
-        let named = named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
-        let mut given = BTreeMap::new();
-        for (key, value) in named.chain(self.annotation.iter().cloned()) {
-            if let Some(before) = given.insert(key.clone(), value) {
-                let key = fgpu_spec::shown(&key);
-                let message = format!("{key} is given twice, once as {before}; name each key once");
-                return Err(Error::new(Code::InvalidRequest, message));
-            }
-        }
-        Ok(given)
+        let own = [("fgpu/count", &self.count), ("fgpu/wait", &self.wait)];
+        let own = own.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
+        share::once(own.chain(self.share.annotations()).chain(self.annotation.iter().cloned()))
     }
 }
 
 /// Runs the command to its end.
 ///
 /// # Errors
-/// Why it was not run: every code of [`Code`].
+/// Why it was not run: every code of [`fgpu_spec::Code`].
 pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Ended, Error> {
     let annotations = arguments.annotations()?;
     // A stale inventory is refreshed with the configuration that was named here.
@@ -78,6 +55,7 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Ended, Error> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use fgpu_spec::Code;
 
     use super::*;
 

@@ -1,0 +1,184 @@
+//! The command line: every word of it, and what `--help` says. Man pages and completions are made from the same
+//! definitions.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::{resize, run, setup, share};
+
+const EXAMPLES: &str = "\
+A container asks for a share with annotations:
+  docker run --runtime=fgpu --annotation fgpu/fraction=0.25 IMAGE nvidia-smi
+
+Examples:
+  fgpu status                        who holds what
+  fgpu explain fraction=0.25         what such a container would get now, and why not
+  fgpu explain memory=8Gi cores=30% model=a100
+  fgpu inventory --refresh           after GPUs or driver files were changed on a running node
+
+Exit codes:
+  0  done; for `explain`: the request would be granted
+  1  refused or failed: stderr has one line `fgpu: CODE: MESSAGE`; the codes never change
+  2  wrong usage";
+
+/// A fraction of an NVIDIA GPU for a container.
+///
+/// Shares are granted by the container runtime when a container is created. This command shows them, and helps
+/// when something is in the way. Everybody may look; what changes something needs root.
+#[derive(Debug, Parser)]
+#[command(name = "fgpu", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    /// Read this configuration instead of /etc/fgpu/config.toml, to try one out
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command with a share of a GPU, without a container
+    ///
+    /// The command sees this host, with its share in place of the GPUs. The share is given back when it ends, and what it
+    /// leaves behind in the background is ended with it. Needs root.
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(run::Arguments),
+
+    /// Show what of each GPU is granted, and to whom
+    #[command(after_help = STATUS_JSON)]
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Say what a container with these annotations would get now, or why nothing
+    ///
+    /// Nothing is reserved: another container may be faster. A wait that the request asks for is not waited.
+    #[command(after_help = EXPLAIN_JSON)]
+    Explain {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+
+        /// Annotations, with or without `fgpu/`: `fraction=0.25`, `fgpu/memory=4Gi`
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = share::annotation)]
+        annotations: Vec<(String, String)>,
+    },
+
+    /// Show the GPUs and driver files that fgpu knows of
+    ///
+    /// The answer is kept in the state directory and found to be stale by itself when the node boots or the driver
+    /// changes. GPUs in error are left out, with a warning.
+    #[command(after_help = INVENTORY_JSON)]
+    Inventory {
+        /// Ask the driver anew (needs root)
+        #[arg(long)]
+        refresh: bool,
+
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Give a running container another share of the GPUs that it has
+    ///
+    /// Its processes are held to it from their next call. What is not named stays. A share below what is in use ends
+    /// nobody: there is no memory for the container until it uses less.
+    Resize(resize::Arguments),
+
+    /// Give back what a container holds, though nobody said that it ended
+    ///
+    /// Not needed in normal life: the runtime releases, and `fgpu gc` finds what it missed.
+    Release {
+        /// Even if the container still runs. What it has allocated is then granted a second time
+        #[arg(long)]
+        force: bool,
+
+        /// A container id or its beginning, NAMESPACE/ID, or the grant (32 hex digits) of `fgpu status --json`
+        #[arg(value_name = "CONTAINER|GRANT")]
+        what: String,
+    },
+
+    /// Give back the shares of containers that are gone
+    ///
+    /// A timer does this every minute, and so does every request that falls short. A share is given back when its processes
+    /// are proven gone, never because of its age. That there was nothing to do is no failure.
+    #[command(after_help = GC_JSON)]
+    Gc {
+        /// Print JSON
+        #[arg(long, conflicts_with_all = ["rebuild", "quiet"])]
+        json: bool,
+
+        /// Say only what was released
+        #[arg(long, short, conflicts_with = "rebuild")]
+        quiet: bool,
+
+        /// Make an allocator file that failed its check (state-corrupt) anew from what of it can be proven
+        #[arg(long)]
+        rebuild: bool,
+
+        /// Even if grants that containers may still use are forgotten. They are then granted a second time
+        #[arg(long, requires = "rebuild")]
+        force: bool,
+    },
+
+    /// Wire fgpu into a container engine, or out of it again
+    ///
+    /// Every change is shown as a diff. What else is in the files stays as it is, comments and order included. Running it
+    /// again changes nothing. Nothing is restarted; the command that does it is printed.
+    #[command(after_help = SETUP_EXAMPLES)]
+    Setup(setup::Arguments),
+}
+
+const SETUP_EXAMPLES: &str = "\
+Examples:
+  fgpu setup docker --dry-run        what would be changed
+  fgpu setup docker                  then `docker run --runtime=fgpu --annotation fgpu/fraction=0.25 …`
+  fgpu setup crio                    then pods with the annotation fgpu/fraction
+  fgpu setup docker --undo
+
+A file that cannot be understood is an error that names its line, and nothing is changed.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  fgpu run -p 0.5 -- python train.py
+  fgpu run -n 2 -m 8Gi --wait 2m -- ./job
+  fgpu run -p 25% -a model=h100 nvidia-smi
+
+The exit code is the command's; 1 with `fgpu: CODE: MESSAGE` on stderr if it was not run.";
+
+const STATUS_JSON: &str = "\
+JSON: { gpus: [{ index, uuid, model, mig_enabled, usable_memory, granted_memory, granted_cores_ppm,
+  exclusive, leases }], leases: [{ namespace, container, grant, state, tier, owner, request, exclusive,
+  held_seconds, init_pid, gpus: [{ index, uuid, memory, cores_ppm }] }] }
+Memory is in bytes, cores in parts per million of one GPU. state is \"reserving\" or \"active\".";
+
+const GC_JSON: &str = "\
+JSON: { released: [{ namespace, container, grant, owner, request }] }";
+
+const EXPLAIN_JSON: &str = "\
+JSON: { granted, request, tier, error: null or { code, message }, notes, gpus: [{ index, uuid, model,
+  mig_enabled, granted, reason: null or text, usable_memory, free_memory, free_cores_ppm, asked_memory,
+  asked_cores_ppm }] }
+Memory is in bytes, cores in parts per million of one GPU.";
+
+const INVENTORY_JSON: &str = "\
+JSON: the file inventory.json of the state directory: { version, boot_id, root, driver_version, cuda_version,
+  gpus: [{ uuid, index, minor, model, pci, numa, total_memory, reserved_memory, mig_enabled }],
+  files: [{ kind: \"library\"|\"program\"|\"other\", name, host }] }
+Memory is in bytes; cuda_version 12040 is CUDA 12.4, 0 is unknown.";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

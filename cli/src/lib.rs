@@ -1,0 +1,60 @@
+//! The `fgpu` command: looks at the node, explains what a request would get, gives back what nobody uses.
+//!
+//! A library, so that man pages and completions are made from the command's own definitions ([`command`]).
+
+mod arguments;
+mod explain;
+mod inventory;
+mod node;
+mod output;
+mod quantity;
+mod release;
+mod resize;
+mod run;
+mod setup;
+mod share;
+mod status;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use fgpu_spec::Error;
+
+use crate::arguments::{Arguments, Command};
+use crate::node::Node;
+use crate::output::Output;
+use crate::release::Tell;
+
+/// The definition of the command line, for man pages and completions.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    output::finish(run(&arguments))
+}
+
+fn run(arguments: &Arguments) -> Result<Output, Error> {
+    // An engine is set up on a node whose configuration may be wrong or missing.
+    if let Command::Setup(arguments) = &arguments.command {
+        return setup::run(arguments);
+    }
+    let node = Node::configured(arguments.config.as_deref())?;
+    match &arguments.command {
+        Command::Setup(arguments) => setup::run(arguments),
+        // Ends as the command did.
+        Command::Run(arguments) => run::run(&node, arguments)?.relay(),
+        Command::Status { json } => status::run(&node, *json),
+        Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
+        Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
+        Command::Resize(arguments) => resize::run(&node, arguments),
+        Command::Release { force, what } => release::run(&node.config, what, *force),
+        Command::Gc { rebuild: true, force, .. } => release::rebuild(&node.config, *force),
+        Command::Gc { json: true, .. } => release::gc(&node.config, Tell::Json),
+        Command::Gc { quiet: true, .. } => release::gc(&node.config, Tell::Quietly),
+        Command::Gc { .. } => release::gc(&node.config, Tell::Text),
+    }
+}
