@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod capacity;
+mod choose;
 mod error;
 mod file;
 mod host;
@@ -28,6 +29,7 @@ mod lease;
 mod liveness;
 mod place;
 mod process;
+mod reason;
 mod rebuild;
 mod reconcile;
 mod refusal;

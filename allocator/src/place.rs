@@ -12,7 +12,8 @@ use fgpu_spec::{
 };
 
 use crate::capacity::{Held, WHOLE, ppm, worth};
-use crate::{Rules, refusal};
+use crate::choose::{Candidate, choose};
+use crate::{Rules, reason, refusal};
 
 /// What a request gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct Placement {
     pub exclusive: bool,
     /// What was rounded, in words, the request's own notes first.
     pub notes: Vec<String>,
+    /// Why these GPUs and not others, in words.
+    pub why: String,
 }
 
 /// How one GPU stands to a request.
@@ -228,21 +231,21 @@ fn decide(
         return Err(Refusal::Nothing);
     }
     let fits = |at: &usize| gpus[*at].verdict == Verdict::Fits && gpus[*at].asked_memory > 0;
-    let mut chosen: Vec<_> = suitable.iter().copied().filter(fits).collect();
-    if chosen.len() < count {
+    // Best fit and its opposite.
+    let cost = |at: usize| match request.policy {
+        Policy::Pack => u64::from(left(&gpus[at], cores_ppm)),
+        Policy::Spread => u64::MAX - u64::from(left(&gpus[at], cores_ppm)),
+        Policy::Exclusive => gpus[at].usable,
+    };
+    let candidate = |at| Candidate { at, index: inventory.gpus[at].index, cost: cost(at) };
+    let candidates: Vec<_> = suitable.iter().copied().filter(fits).map(candidate).collect();
+    let fitting = candidates.len();
+    if fitting < count {
         return Err(short(request, gpus, &suitable, cores_ppm, count));
     }
-    // Best fit and its opposite; equal ones by index.
-    let index = |at: usize| inventory.gpus[at].index;
-    match request.policy {
-        Policy::Pack => chosen.sort_by_key(|&at| (left(&gpus[at], cores_ppm), index(at))),
-        Policy::Spread => {
-            chosen.sort_by_key(|&at| (std::cmp::Reverse(left(&gpus[at], cores_ppm)), index(at)));
-        }
-        Policy::Exclusive => chosen.sort_by_key(|&at| (gpus[at].usable, index(at))),
-    }
-    chosen.truncate(count);
-    chosen.sort_by_key(|&at| index(at));
+    let keep_links = request.policy != Policy::Spread;
+    let picked = choose(candidates, count, &inventory.topology, keep_links);
+    let chosen = &picked.places;
 
     let exclusive = request.policy == Policy::Exclusive;
     let cap = request.owner.as_ref().and_then(|owner| rules.owner_max_gpus.get(owner));
@@ -262,7 +265,8 @@ fn decide(
     };
     let floored = chosen.iter().filter_map(|&at| note(&inventory.gpus[at], &gpus[at], request.memory));
     let notes = request.notes.iter().cloned().chain(floored).collect();
-    Ok(Placement { gpus: chosen.iter().map(share).collect(), exclusive, notes })
+    let why = reason::why(request.policy, fitting, &picked, &inventory.topology);
+    Ok(Placement { gpus: chosen.iter().map(share).collect(), exclusive, notes, why })
 }
 
 /// What the GPU has left with the share placed on it: ppm of memory plus ppm of SM time.

@@ -335,7 +335,7 @@ impl Store {
 }
 
 fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, placement: Placement) -> Lease {
-    let Placement { gpus, exclusive, notes } = placement;
+    let Placement { gpus, exclusive, notes, why: _ } = placement;
     Lease {
         key: claim.key.clone(),
         grant: Grant { nonce, tier: ask.tier, compute: ask.request.compute, gpus, notes },

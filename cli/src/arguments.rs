@@ -168,6 +168,7 @@ Memory is in bytes, cores in parts per million of one GPU.";
 const INVENTORY_JSON: &str = "\
 JSON: the file inventory.json of the state directory: { version, boot_id, root, driver_version, cuda_version,
   gpus: [{ uuid, index, minor, model, pci, numa, total_memory, reserved_memory, mig_enabled }],
+  topology: [one line per GPU with its links to those before it, as in nvidia-smi topo -m: \"NV18+NODE SYS\"],
   files: [{ kind: \"library\"|\"program\"|\"other\", name, host }] }
 Memory is in bytes; cuda_version 12040 is CUDA 12.4, 0 is unknown.";
 

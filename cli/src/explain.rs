@@ -167,6 +167,7 @@ mod tests {
             driver_version: "550.163.01".into(),
             cuda_version: 0,
             gpus: (0..gpus).map(gpu).collect(),
+            topology: fgpu_spec::Topology::default(),
             files: Vec::new(),
         }
     }
@@ -192,6 +193,7 @@ mod tests {
             gpus: vec![GrantedGpu { uuid: "GPU-1".into(), memory: 13 << 30, cores_ppm: 333_333 }],
             exclusive: false,
             notes: vec!["something was floored".into()],
+            why: "no other GPU fits".into(),
         };
         let explanation = Explanation {
             decision: Decision {

@@ -211,6 +211,7 @@ mod tests {
             driver_version: "550.163.01".into(),
             cuda_version: 12040,
             gpus: (0..3).map(gpu).collect(),
+            topology: fgpu_spec::Topology::default(),
             files: Vec::new(),
         }
     }

@@ -60,6 +60,7 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
         driver_version: String::new(),
         cuda_version: 0,
         gpus: vec![gpu],
+        topology: fgpu_spec::Topology::default(),
         files: Vec::new(),
     };
     let annotations = [("fgpu/fraction".to_owned(), "0.25".to_owned())].into();

@@ -10,7 +10,7 @@ use fgpu_spec::{Code, Error, Inventory};
 use crate::procfs::{boot_id, running_version};
 
 /// The version of the file's format, [`Inventory::version`]. A file of another version is stale.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The inventory's name in the state directory.
 pub const FILE: &str = "inventory.json";

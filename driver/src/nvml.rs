@@ -16,6 +16,8 @@ use crate::cache::{self, FORMAT};
 use crate::files;
 use crate::procfs::{boot_id, of, running_version};
 
+mod topology;
+
 /// `MigMode::current` of a GPU on which MIG is on (`NVML_DEVICE_MIG_ENABLE`).
 const MIG_ENABLED: u32 = 1;
 
@@ -93,6 +95,7 @@ pub fn inspect(root: &Path) -> Result<Probe, Error> {
         root: root.to_owned(),
         driver_version,
         cuda_version: cuda_version(&nvml),
+        topology: topology::topology(&nvml, &gpus),
         gpus,
         files,
     };

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Topology;
+
 /// One physical GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
@@ -76,6 +78,9 @@ pub struct Inventory {
     pub cuda_version: u32,
     /// The GPUs, by index.
     pub gpus: Vec<Gpu>,
+    /// How the GPUs are connected.
+    #[serde(default, skip_serializing_if = "Topology::is_empty")]
+    pub topology: Topology,
     /// The driver's user-space files.
     pub files: Vec<DriverFile>,
 }

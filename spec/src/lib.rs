@@ -12,6 +12,7 @@ mod json;
 mod plan;
 mod request;
 mod show;
+mod topology;
 
 pub use document::Document;
 pub use error::{Code, Error};
@@ -23,6 +24,7 @@ pub use request::{
     is_sandbox, parse_memory, parse_wait,
 };
 pub use show::shown;
+pub use topology::{Link, Path, Topology};
 
 /// The annotation that carries a grant's [`Nonce`]. Ours alone: a request that contains it is read as if it
 /// did not.

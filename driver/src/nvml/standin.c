@@ -7,6 +7,7 @@
  * MIG       MIG mode of every GPU; without it the call is not there, as in old drivers
  * MEMORY_2  with it, the second version of the memory call is there
  * INIT      what nvmlInit_v2 returns
+ * LINKS     NVLinks of every GPU, one GPU to the next (0-1, 2-3 …); SWITCH: to switches; NPU: to processors
  * LOG       a file to which every initialisation appends a byte
  */
 #include <stdio.h>
@@ -109,6 +110,39 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
     (void)device;
     *current = *pending = MIG;
+    return 0;
+}
+#endif
+
+#ifdef LINKS
+nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active) {
+    (void)device;
+    if (link > LINKS)
+        return INVALID_ARGUMENT;
+    *active = link < LINKS; /* the last one is not */
+    return 0;
+}
+
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *pci) {
+    (void)link;
+    nvmlDeviceGetPciInfo_v3(&devices[device->index ^ 1], pci);
+    pci->id = 0x233010de;
+#if defined(SWITCH) || defined(NPU)
+    snprintf(pci->bus_id, sizeof pci->bus_id, "0000000A:%02X:00.0", link);
+#endif
+#ifdef NPU
+    pci->id = 0x04ea1014; /* IBM */
+#endif
+    return 0;
+}
+
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, unsigned *level) {
+    *level = one->index / 2 == other->index / 2 ? 10 : 50;
+    return 0;
+}
+
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
+    *index = device->index;
     return 0;
 }
 #endif

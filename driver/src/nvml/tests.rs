@@ -66,6 +66,34 @@ fn an_inventory_of_two_gpus() {
     assert_eq!(crate::cached(root.path(), root.path()).unwrap(), Some(found));
 }
 
+/// The links as `fgpu inventory --json` writes them.
+fn lines(root: &Root) -> Vec<String> {
+    probe(root.path()).unwrap().topology.into()
+}
+
+#[test]
+fn nvlinks_and_the_way_over_pcie() {
+    let four = |define: &[&str]| root_with("0,0,0,0", &[&["-DLINKS=4"], define].concat());
+    assert_eq!(lines(&four(&[])), ["", "NV4+PIX", "SYS SYS", "SYS SYS NV4+PIX"]);
+    assert_eq!(lines(&four(&["-DSWITCH"])), ["", "NV4+PIX", "NV4+SYS NV4+SYS", "NV4+SYS NV4+SYS NV4+PIX"]);
+    assert_eq!(lines(&four(&["-DNPU"])), ["", "PIX", "SYS SYS", "SYS SYS PIX"]);
+}
+
+#[test]
+fn links_are_those_of_the_gpus_that_can_be_used() {
+    let root = root_with(&format!("0,{LOST},0,0"), &["-DLINKS=2"]);
+    assert_eq!(lines(&root), ["", "SYS", "SYS NV2+PIX"]);
+}
+
+#[test]
+fn a_driver_that_tells_no_links_leaves_the_numa_nodes() {
+    let root = root_with("0,0,0", &[]);
+    for (slot, node) in [("3b", "0"), ("3c", "1"), ("3d", "0")] {
+        root.write(&format!("sys/bus/pci/devices/0000:{slot}:00.0/numa_node"), node.as_bytes());
+    }
+    assert_eq!(lines(&root), ["", "SYS", "NODE SYS"]);
+}
+
 #[test]
 fn a_driver_of_before_510_reserves_nothing() {
     let root = root_with("0", &["-DMIG=0"]);

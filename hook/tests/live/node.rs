@@ -125,6 +125,7 @@ impl Node {
             driver_version: VERSION.into(),
             cuda_version: 12040,
             gpus: (0..self.gpus).map(gpu).collect(),
+            topology: fgpu_spec::Topology::default(),
             files: self.files(),
         }
     }

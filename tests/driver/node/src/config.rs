@@ -15,7 +15,7 @@ pub const MAX_GPUS: usize = 8;
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"simgpucf");
 /// Changes with every change of the structs below.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// Text of at most `N` - 1 bytes, padded with NULs.
 #[repr(C)]
@@ -125,6 +125,10 @@ pub struct Gpu {
     pub mig_geometry: u32,
     /// 1: MIG mode is enabled.
     pub mig_enabled: u32,
+    /// NVLinks that it has, all of them active; 0: none.
+    pub nvlinks: u32,
+    /// GPUs with the same number are linked: two of them directly, more of them over switches.
+    pub nvlink_group: u32,
 }
 
 impl Gpu {
@@ -164,5 +168,5 @@ impl Node {
     }
 }
 
-const _: () = assert!(size_of::<Gpu>() == 96 + 48 + 16 + 32 + 4 * 8 + 20 * 4);
+const _: () = assert!(size_of::<Gpu>() == 96 + 48 + 16 + 32 + 4 * 8 + 22 * 4);
 const _: () = assert!(size_of::<Node>() == 8 + 4 * 4 + 32 + MAX_GPUS * size_of::<Gpu>());

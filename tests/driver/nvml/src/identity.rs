@@ -172,7 +172,7 @@ struct PciInfo {
 
 /// `nvmlPciInfo_t` (version 3).
 #[repr(C)]
-struct PciInfoV3 {
+pub(crate) struct PciInfoV3 {
     info: PciInfo,
     bus_id: [u8; 32],
 }
@@ -202,13 +202,28 @@ fn pci_info(gpu: &Gpu) -> PciInfo {
     }
 }
 
+pub(crate) fn pci_info_v3(gpu: &Gpu) -> PciInfoV3 {
+    PciInfoV3 { info: pci_info(gpu), bus_id: padded(address(gpu, 8).to_bytes()) }
+}
+
+/// Of a device that is no GPU.
+pub(crate) fn pci_info_of(domain: u32, bus: u32, device: u32, pci_device_id: u32) -> PciInfoV3 {
+    let text = |digits: usize| format!("{domain:0digits$X}:{bus:02X}:{device:02X}.0");
+    let info = PciInfo {
+        bus_id_legacy: padded(text(4).as_bytes()),
+        domain,
+        bus,
+        device,
+        pci_device_id,
+        pci_subsystem_id: pci_device_id,
+    };
+    PciInfoV3 { info, bus_id: padded(text(8).as_bytes()) }
+}
+
 values! {
     nvmlDeviceGetPciInfo(PciInfo) => |device| Ok(pci_info(device.gpu));
     nvmlDeviceGetPciInfo_v2(PciInfo) => |device| Ok(pci_info(device.gpu));
-    nvmlDeviceGetPciInfo_v3(PciInfoV3) => |device| Ok(PciInfoV3 {
-        info: pci_info(device.gpu),
-        bus_id: padded(address(device.gpu, 8).to_bytes()),
-    });
+    nvmlDeviceGetPciInfo_v3(PciInfoV3) => |device| Ok(pci_info_v3(device.gpu));
 }
 
 #[unsafe(no_mangle)]

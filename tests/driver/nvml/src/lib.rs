@@ -14,6 +14,7 @@ mod identity;
 mod memory;
 mod mig;
 mod node;
+mod nvlink;
 mod private;
 mod session;
 mod telemetry;

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::abi::{Answer, Failure, Handle, code, put, put_list};
+use crate::nvlink;
 use crate::session::{Device, Session};
 
 /// `nvmlGpuTopologyLevel_t`.
@@ -57,16 +58,17 @@ unsafe extern "C" fn nvmlSystemGetTopologyGpuSet(_cpu: u32, count: *mut u32, out
     }))
 }
 
-/// GPUs of one node reach each other's memory over PCIe and have no NVLink.
+/// GPUs of one node reach each other's memory, over NVLink if they have it in common.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetP2PStatus(first: Handle, second: Handle, index: u32, out: *mut u32) -> u32 {
     const NVLINK: u32 = 2;
     const OK: u32 = 0;
     const NOT_SUPPORTED: u32 = 5;
-    code(Device::of(first).and_then(|_| {
-        Device::of(second)?;
+    code(Device::of(first).and_then(|first| {
+        let second = Device::of(second)?;
+        let linked = first.number != second.number && nvlink::linked(first.gpu, second.gpu);
         // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
-        unsafe { put(out, if index == NVLINK { NOT_SUPPORTED } else { OK }) }
+        unsafe { put(out, if index == NVLINK && !linked { NOT_SUPPORTED } else { OK }) }
     }))
 }
 

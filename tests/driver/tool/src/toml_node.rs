@@ -11,7 +11,8 @@
 //!
 //! The other keys of a `[[gpu]]` change what the preset says: `model`, `memory-mib`, `reserved-mib`,
 //! `context-mib` (what a context costs), `wave-us` (how long one wave of blocks of an ordinary kernel takes),
-//! `mig` (whether MIG mode is enabled), and, for a single GPU: `uuid`, `minor`, `pci`, `numa`.
+//! `mig` (whether MIG mode is enabled), `nvlinks` (how many it has) and `nvlink-group` (with whom: two GPUs of a group
+//! are linked directly, more of them over switches), and, for a single GPU: `uuid`, `minor`, `pci`, `numa`.
 
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,8 @@ use crate::preset::{self, Preset};
 pub(crate) const MARK: &str = "Simulated ";
 
 const MIB: u64 = 1 << 20;
+/// `NVML_NVLINK_MAX_LINKS`.
+const MOST_NVLINKS: u32 = 18;
 
 #[derive(Debug, Error)]
 pub(crate) enum Error {
@@ -73,6 +76,10 @@ struct GpuToml {
     numa: Option<i32>,
     #[serde(default)]
     mig: bool,
+    #[serde(default)]
+    nvlinks: u32,
+    #[serde(default)]
+    nvlink_group: u32,
 }
 
 fn one() -> usize {
@@ -150,6 +157,9 @@ fn gpu(toml: &GpuToml, index: u32) -> Result<Gpu, String> {
         Some(text) => parse_pci(text)?,
         None => (0, 0x18 + 0x10 * index, 0),
     };
+    if toml.nvlinks > MOST_NVLINKS {
+        return Err(format!("GPU {index} has {} NVLinks; NVML knows of {MOST_NVLINKS}", toml.nvlinks));
+    }
     let memory_total = toml.memory_mib.unwrap_or(preset.memory_mib) * MIB;
     let memory_reserved = toml.reserved_mib.unwrap_or(preset.reserved_mib) * MIB;
     if memory_reserved >= memory_total {
@@ -170,6 +180,8 @@ fn gpu(toml: &GpuToml, index: u32) -> Result<Gpu, String> {
         pci_device,
         numa_node: toml.numa.unwrap_or(index as i32 / 4),
         mig_enabled: u32::from(toml.mig),
+        nvlinks: toml.nvlinks,
+        nvlink_group: toml.nvlink_group,
         ..of_preset(preset)
     })
 }
@@ -224,6 +236,8 @@ const NO_GPU: Gpu = Gpu {
     pcie_generation: 0,
     mig_geometry: 0,
     mig_enabled: 0,
+    nvlinks: 0,
+    nvlink_group: 0,
 };
 
 /// The same GPU of the same description has the same UUID on every machine: FNV-1a over its name and index,
@@ -302,6 +316,7 @@ mod tests {
             "[[gpu]]\npreset = 'a30'\nminor = 3\ncount = 2",
             "[[gpu]]\npreset = 'a30'\nminor = 3\n[[gpu]]\npreset = 'a30'\nminor = 3",
             "[[gpu]]\npreset = 'a30'\nmemory-mib = 100\nreserved-mib = 100",
+            "[[gpu]]\npreset = 'a30'\nnvlinks = 19",
             "cuda-version = '12'\n[[gpu]]\npreset = 'a30'",
         ] {
             assert!(parsed(toml).is_err(), "{toml}");

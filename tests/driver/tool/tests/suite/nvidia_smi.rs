@@ -78,6 +78,16 @@ fn its_other_views_run() {
 }
 
 #[test]
+fn nvlinks_show_between_two_gpus() {
+    let topology = |links: u32| {
+        Node::describe(&format!("[[gpu]]\npreset = 'h100-80'\ncount = 2\nnvlinks = {links}\n"))
+            .smi(&["topo", "-m"])
+    };
+    assert_eq!(topology(12).matches("NV12").count(), 2, "{}", topology(12));
+    assert!(!topology(0).contains("NV12"), "{}", topology(0));
+}
+
+#[test]
 fn mig_mode_shows() {
     let node = Node::install("h100-80-mig.toml");
     let modes = node.smi(&["--query-gpu=mig.mode.current", "--format=csv,noheader"]);
