@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use crate::image::{self, Damage, Draft, Image, salvage};
 use crate::liveness::{Life, judge};
-use crate::{Error, Lease, State, Store};
+use crate::{Change, Error, Lease, State, Store};
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -114,6 +114,8 @@ impl Store {
         }
         let gone = rebuilt.freed.iter().map(|lease| &lease.grant.nonce).chain(&rebuilt.lost);
         gone.for_each(|nonce| self.remove_folder(nonce));
+        rebuilt.freed.iter().for_each(|lease| self.tell(Change::Reconciled(lease)));
+        rebuilt.lost.iter().for_each(|nonce| self.tell(Change::Lost(*nonce)));
         Ok(Some(rebuilt))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::image::{self, Edit, Summary};
 use crate::liveness::{Life, judge};
-use crate::{Error, Lease, State, Store};
+use crate::{Change, Error, Lease, State, Store};
 
 impl Store {
     /// Frees the leases of the dead and of earlier boots, learns the inits of containers whose maker died, and
@@ -24,6 +24,17 @@ impl Store {
         }
         self.files.remove_leftovers(&self.files.lock()?)?;
         Ok(freed)
+    }
+
+    /// The leases that [`Store::reconcile`] would free, for somebody who only looks: nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn stale(&self) -> Result<Vec<Lease>, Error> {
+        self.host.check_proc()?;
+        let mut leases = self.leases()?;
+        leases.retain(|lease| matches!(judge(&self.host, lease), Ok(Life::Dead)));
+        Ok(leases)
     }
 
     /// Frees the dead among all leases, or among those of one container.
@@ -68,7 +79,10 @@ impl Store {
             };
             self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
         }
-        freed.iter().for_each(|lease| self.remove_folder(&lease.grant.nonce));
+        for lease in &freed {
+            self.remove_folder(&lease.grant.nonce);
+            self.tell(Change::Reconciled(lease));
+        }
         Ok(freed)
     }
 }

@@ -5,11 +5,12 @@ use fgpu_spec::{Compute, Error, Filter, Grant, GrantedGpu, Inventory, Nonce, Pol
 use crate::capacity;
 use crate::image::{self, Edit, Image};
 use crate::place::place;
-use crate::{Lease, Rules, Store, refusal};
+use crate::{Change, Lease, Rules, Store, refusal};
 
 /// What a look came to.
 enum Attempt {
-    Done(Option<Box<Lease>>),
+    /// The lease before and now.
+    Done(Option<Box<[Lease; 2]>>),
     Refused(Error, bool),
 }
 
@@ -34,7 +35,12 @@ impl Store {
         let mut reconciled = false;
         loop {
             match self.try_resize(inventory, rules, request, nonce, &mut enforce)? {
-                Attempt::Done(lease) => return Ok(lease.map(|lease| *lease)),
+                Attempt::Done(None) => return Ok(None),
+                Attempt::Done(Some(leases)) => {
+                    let [before, after] = *leases;
+                    self.tell(Change::Resized { before: &before, after: &after });
+                    return Ok(Some(after));
+                }
                 Attempt::Refused(_, true) if !reconciled => {
                     self.reconcile()?;
                     reconciled = true;
@@ -77,9 +83,14 @@ impl Store {
             }
         };
         let new = Lease {
-            grant: Grant { compute: ask.compute, gpus: placement.gpus, notes: placement.notes, ..old.grant },
+            grant: Grant {
+                compute: ask.compute,
+                gpus: placement.gpus,
+                notes: placement.notes,
+                ..old.grant.clone()
+            },
             request: ask.text.clone(),
-            ..old
+            ..old.clone()
         };
         let bytes = image::line(&new, &self.boot)?;
         enforce(&lower(&old.grant.gpus, &new.grant.gpus), new.grant.compute);
@@ -89,7 +100,7 @@ impl Store {
             return Err(error);
         }
         enforce(&new.grant.gpus, new.grant.compute);
-        Ok(Attempt::Done(Some(Box::new(new))))
+        Ok(Attempt::Done(Some(Box::new([old, new]))))
     }
 }
 

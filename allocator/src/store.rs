@@ -11,7 +11,7 @@ use crate::file::{Files, Lock};
 use crate::image::{self, Boot, Damage, Draft, Edit, Image, Summary};
 use crate::liveness::{Life, judge};
 use crate::place::{Decision, Placement, place};
-use crate::{Claim, Error, Host, Key, Lease, Process, Rules, State, host, refusal};
+use crate::{Change, Claim, Error, Host, Key, Lease, Observer, Process, Rules, State, host, refusal};
 
 /// How often a reader without the lock reads again before it takes the lock.
 const READS: usize = 3;
@@ -24,6 +24,7 @@ pub struct Store {
     pub(crate) files: Files,
     pub(crate) host: Host,
     pub(crate) boot: Boot,
+    pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
 /// What a request would get.
@@ -81,7 +82,7 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_on(dir: &Path, host: Host) -> Result<Self, Error> {
         let boot = Boot::new(host.boot_id()?);
-        Ok(Self { files: Files::open(dir)?, host, boot })
+        Ok(Self { files: Files::open(dir)?, host, boot, observer: None })
     }
 
     /// Gives `claim` what `request` asks, or says why not.
@@ -106,7 +107,10 @@ impl Store {
         let (mut swept_key, mut swept_all) = (false, false);
         loop {
             match self.attempt(&ask, claim, nonce, (!swept_key).then_some(&key))? {
-                Attempt::Done(lease) => return Ok(*lease),
+                Attempt::Done(lease) => {
+                    self.tell(Change::Granted(&lease));
+                    return Ok(*lease);
+                }
                 Attempt::SameKey => {
                     self.sweep(Some(&key))?;
                     swept_key = true;
@@ -222,6 +226,9 @@ impl Store {
             }
         };
         self.remove_folder(nonce);
+        if let Some(lease) = &released {
+            self.tell(Change::Released(lease));
+        }
         Ok(released)
     }
 
@@ -247,7 +254,10 @@ impl Store {
                 self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
             }
         }
-        released.iter().for_each(|lease| self.remove_folder(&lease.grant.nonce));
+        for lease in &released {
+            self.remove_folder(&lease.grant.nonce);
+            self.tell(Change::Released(lease));
+        }
         Ok(released)
     }
 

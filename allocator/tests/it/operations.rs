@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc;
 
-use fgpu_allocator::{Claim, Process, Rules, State, Verdict};
+use fgpu_allocator::{Change, Claim, Host, Lease, Observer, Process, Rules, State, Store, Verdict};
 use fgpu_spec::{Code, Compute, Nonce, Policy, Request, Tier};
 
 use crate::node::{Node, assert_no_overcommit, claim, fraction, inventory, key, reserve};
@@ -38,6 +39,63 @@ fn a_lease_lives_from_reserve_to_release() {
     assert_eq!(node.store.release(&nonce).unwrap(), None);
     assert!(!node.store.activate(&nonce, Some(init), None).unwrap());
     assert_eq!(node.store.leases().unwrap(), []);
+}
+
+/// Writes down what it is told.
+#[derive(Debug)]
+struct Notes(mpsc::Sender<(&'static str, String)>);
+
+impl Observer for Notes {
+    fn observe(&self, change: Change<'_>) {
+        let note = match change {
+            Change::Granted(lease) => ("granted", lease.key.id.clone()),
+            Change::Resized { before, after } => {
+                assert_eq!(before.grant.nonce, after.grant.nonce);
+                let cores = |lease: &Lease| lease.grant.gpus[0].cores_ppm;
+                ("resized", format!("{} to {}", cores(before), cores(after)))
+            }
+            Change::Released(lease) => ("released", lease.key.id.clone()),
+            Change::Reconciled(lease) => ("reconciled", lease.key.id.clone()),
+            Change::Lost(nonce) => ("lost", nonce.to_string()),
+        };
+        self.0.send(note).unwrap();
+    }
+}
+
+#[test]
+fn an_observer_is_told_once_of_everything_that_happened_and_of_nothing_else() {
+    let (sender, notes) = mpsc::channel();
+    let mut node = Node::new();
+    let host = Host { proc: node.path("proc"), cgroup: node.path("cgroup") };
+    let store = Store::open_on(&node.path("state"), host).unwrap();
+    node.store = store.observed_by(Box::new(Notes(sender)));
+    let told = || notes.try_iter().collect::<Vec<_>>();
+    let note = |word, id: &str| (word, id.to_owned());
+
+    let lease = reserve(&node.store, 1, 600_000, &claim("a", node.spawn())).unwrap();
+    assert_eq!(told(), [note("granted", "a")]);
+    let lives = node.spawn();
+    node.store.activate(&lease.grant.nonce, Some(lives), None).unwrap();
+    assert_eq!(reserve(&node.store, 1, 600_000, &claim("b", lives)).unwrap_err().code, Code::NoCapacity);
+    assert_eq!(node.store.stale().unwrap(), []);
+    assert_eq!(told(), [], "a refusal is told by who asked");
+
+    let (gpus, nonce) = (inventory(1), lease.grant.nonce);
+    node.store.resize(&gpus, &Rules::default(), &fraction(300_000), &nonce, |_, _| {}).unwrap();
+    assert_eq!(told(), [note("resized", "600000 to 300000")]);
+    node.store.release(&nonce).unwrap();
+    node.store.release(&nonce).unwrap();
+    assert_eq!(told(), [note("released", "a")]);
+
+    let dies = node.spawn();
+    reserve(&node.store, 1, 600_000, &claim("dead", dies)).unwrap();
+    node.kill(dies);
+    assert_eq!(node.store.stale().unwrap().len(), 1);
+    assert_eq!(told(), [note("granted", "dead")], "looking frees nothing");
+    reserve(&node.store, 1, 600_000, &claim("c", lives)).unwrap();
+    assert_eq!(told(), [note("reconciled", "dead"), note("granted", "c")]);
+    node.store.release_key(&key("c")).unwrap();
+    assert_eq!(told(), [note("released", "c")]);
 }
 
 #[test]
