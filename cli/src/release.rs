@@ -1,6 +1,6 @@
 //! `fgpu release` and `fgpu gc`: giving back what nobody uses any more.
 
-use fgpu_allocator::{Lease, Store};
+use fgpu_allocator::Lease;
 use fgpu_hook::config::Config;
 use fgpu_spec::{Code, Error, Nonce};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::output::{Output, json};
 /// `invalid-request` if no lease or more than one is meant; `denied` if the container still runs and `force` is
 /// not given; what the store says.
 pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Error> {
-    let store = Store::open(&config.state_dir)?;
+    let store = fgpu_hook::store(config)?;
     let leases = store.leases()?;
     let lease = find(&leases, what)?;
     if !force && let Some(process) = holder(lease) {
@@ -61,7 +61,9 @@ pub(crate) enum Tell {
 /// # Errors
 /// What the store says.
 pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
-    let freed = Store::open(&config.state_dir)?.reconcile()?;
+    let store = fgpu_hook::store(config)?;
+    let freed = store.reconcile()?;
+    fgpu_hook::clear_leftovers(&store, &config.state_dir)?;
     let text = match tell {
         Tell::Json => json(&Freed {
             released: freed
@@ -86,7 +88,7 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
 /// # Errors
 /// `state-corrupt` if a grant that may still be in use is lost and `force` is not given; what the store says.
 pub(crate) fn rebuild(config: &Config, force: bool) -> Result<Output, Error> {
-    let store = Store::open(&config.state_dir)?;
+    let store = fgpu_hook::store(config)?;
     let rebuilt = store.rebuild(force)?;
     // A line may be from before a resize; the container is held to what it says now.
     let mut warnings = Vec::new();

@@ -34,7 +34,7 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
         let message = "nothing is to be changed; name --fraction, --memory, --cores or --compute";
         return Err(Error::new(Code::InvalidRequest, message));
     }
-    let store = Store::open(&node.config.state_dir)?;
+    let store = fgpu_hook::store(&node.config)?;
     let leases = store.leases()?;
     let old = find(&leases, &arguments.what)?;
     // A stale inventory is refreshed with the configuration that was named here.

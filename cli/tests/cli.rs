@@ -30,7 +30,12 @@ impl Node {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let node = Self { folder };
         fs::create_dir(node.root()).unwrap();
-        let text = format!("state-dir = {:?}\n[driver]\nroot = {:?}\n", node.state(), node.root());
+        let log = node.folder.path().join("log");
+        let text = format!(
+            "state-dir = {:?}\nlog-dir = {log:?}\n[driver]\nroot = {:?}\n",
+            node.state(),
+            node.root()
+        );
         fs::write(node.config(), text).unwrap();
         node
     }

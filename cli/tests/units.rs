@@ -83,7 +83,8 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
 fn the_timer_clears_what_a_killed_hook_left_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let (state, config) = (folder.path().join("state"), folder.path().join("config.toml"));
-    fs::write(&config, format!("state-dir = {state:?}\n")).unwrap();
+    let log = folder.path().join("log");
+    fs::write(&config, format!("state-dir = {state:?}\nlog-dir = {log:?}\n")).unwrap();
     let store = Store::open(&state).unwrap();
 
     let mut hook = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -108,13 +109,14 @@ fn the_timer_clears_what_a_killed_hook_left_and_nothing_else() {
 }
 
 #[test]
-fn the_timer_is_for_the_service_and_the_service_may_write_only_the_state_directory() {
+fn the_timer_is_for_the_service_and_the_service_may_write_only_its_own_directories() {
     let timer = unit("fgpu-gc.timer");
     assert!(values(&timer, "Unit").is_empty(), "it is the service of its name");
     assert_eq!(values(&timer, "OnUnitActiveSec"), ["1min"]);
     let service = unit("fgpu-gc.service");
     assert_eq!(values(&service, "RuntimeDirectory"), ["fgpu"]);
     assert_eq!(values(&service, "RuntimeDirectoryPreserve"), ["yes"], "leases outlive the service");
+    assert_eq!(values(&service, "LogsDirectory"), ["fgpu"]);
     assert_eq!(values(&service, "ProtectSystem"), ["strict"]);
     let conditions = service.lines().filter(|line| line.starts_with("Condition"));
     assert_eq!(conditions.count(), 0, "the timer does not count from a start that a condition stopped");

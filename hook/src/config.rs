@@ -33,6 +33,8 @@ pub struct Config {
     pub allow_none: bool,
     /// `state-dir`: where leases live.
     pub state_dir: PathBuf,
+    /// `log-dir`: where the record of grants is kept.
+    pub log_dir: PathBuf,
     /// `runtimes`: the real OCI runtimes, names or paths, in order of preference.
     pub runtimes: Vec<PathBuf>,
     /// `[driver] root`: where the driver's user-space files are (`/run/nvidia/driver` for a driver container).
@@ -55,6 +57,7 @@ impl Default for Config {
             accept_env: false,
             allow_none: false,
             state_dir: PathBuf::from("/run/fgpu"),
+            log_dir: PathBuf::from("/var/log/fgpu"),
             runtimes: vec![PathBuf::from("runc"), PathBuf::from("crun")],
             driver_root: PathBuf::from("/"),
             driver_extra: Vec::new(),
@@ -111,6 +114,7 @@ impl Config {
             accept_env: file.accept_env,
             allow_none: file.allow_none,
             state_dir: absolute("state-dir", file.state_dir)?.unwrap_or(defaults.state_dir),
+            log_dir: absolute("log-dir", file.log_dir)?.unwrap_or(defaults.log_dir),
             runtimes: match file.runtimes {
                 None => defaults.runtimes,
                 Some(list) if list.is_empty() => return Err("runtimes must name at least one".into()),
@@ -173,6 +177,7 @@ struct File {
     accept_env: bool,
     allow_none: bool,
     state_dir: Option<PathBuf>,
+    log_dir: Option<PathBuf>,
     runtimes: Option<Vec<PathBuf>>,
     driver: Driver,
     quota: Quota,
@@ -226,6 +231,7 @@ mod tests {
             accept-env = true
             allow-none = true
             state-dir = "/var/lib/fgpu"
+            log-dir = "/srv/log"
             runtimes = ["/opt/runc"]
             [driver]
             root = "/run/nvidia/driver"
@@ -243,6 +249,7 @@ mod tests {
         assert_eq!(config.wait_max, Duration::from_secs(30));
         assert!(config.accept_env && config.allow_none);
         assert_eq!(config.state_dir, Path::new("/var/lib/fgpu"));
+        assert_eq!(config.log_dir, Path::new("/srv/log"));
         assert_eq!(config.runtimes, [PathBuf::from("/opt/runc")]);
         assert_eq!(config.driver_root, Path::new("/run/nvidia/driver"));
         assert_eq!(config.driver_extra, [PathBuf::from("/run/thing")]);
@@ -266,6 +273,7 @@ mod tests {
             ("reserve-memory = \"lots\"", "reserve-memory"),
             ("wait-max = \"soon\"", "wait-max"),
             ("state-dir = \"run/fgpu\"", "absolute"),
+            ("log-dir = \"log\"", "absolute"),
             ("runtimes = []", "at least one"),
         ] {
             let error = Config::parse(text).unwrap_err();

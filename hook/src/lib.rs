@@ -11,6 +11,7 @@ mod child;
 pub mod config;
 mod container_files;
 mod devices;
+pub mod events;
 mod grant;
 mod layers;
 mod layout;
@@ -26,7 +27,7 @@ mod wait;
 
 pub use child::Ended;
 pub use grant::tier;
-pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, release, release_container};
+pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, release, release_container, store};
 pub use prepare::{Container, RootfsMount, prepare};
 pub use resize::{enforce, resize};
-pub use run::run;
+pub use run::{clear_leftovers, run};

@@ -6,9 +6,18 @@ use fgpu_allocator::{Key, Process, Store};
 use fgpu_spec::{Error, Nonce};
 
 use crate::config::Config;
+use crate::events::Events;
 
-fn store() -> Result<Store, Error> {
-    Ok(Store::open(&Config::load()?.state_dir)?)
+/// The node's leases; what becomes of them through this store is recorded.
+///
+/// # Errors
+/// As [`Store::open`].
+pub fn store(config: &Config) -> Result<Store, Error> {
+    Ok(Store::open(&config.state_dir)?.observed_by(Box::new(Events::of(config))))
+}
+
+fn own_store() -> Result<Store, Error> {
+    store(&Config::load()?)
 }
 
 /// Records the container's init and its cgroup in the lease. A lease that is gone, or an init that has ended
@@ -18,7 +27,7 @@ fn store() -> Result<Store, Error> {
 /// The state directory cannot be read or written.
 pub fn activate(nonce: &Nonce, pid: i32) -> Result<(), Error> {
     let Some(init) = Process::of(pid) else { return Ok(()) };
-    store()?.activate(nonce, Some(init), cgroup_of(pid))?;
+    own_store()?.activate(nonce, Some(init), cgroup_of(pid))?;
     Ok(())
 }
 
@@ -27,7 +36,7 @@ pub fn activate(nonce: &Nonce, pid: i32) -> Result<(), Error> {
 /// # Errors
 /// The state directory cannot be read or written.
 pub fn release(nonce: &Nonce) -> Result<(), Error> {
-    store()?.release(nonce)?;
+    own_store()?.release(nonce)?;
     Ok(())
 }
 
@@ -36,7 +45,7 @@ pub fn release(nonce: &Nonce) -> Result<(), Error> {
 /// # Errors
 /// The state directory cannot be read or written.
 pub fn release_container(namespace: &str, id: &str) -> Result<(), Error> {
-    store()?.release_key(&Key { namespace: namespace.into(), id: id.into() })?;
+    own_store()?.release_key(&Key { namespace: namespace.into(), id: id.into() })?;
     Ok(())
 }
 

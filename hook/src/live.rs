@@ -39,9 +39,10 @@ use fgpu_allocator::{Claim, Key, Process, Store};
 use fgpu_spec::{Code, Document, Error, Nonce};
 
 use crate::config::Config;
+use crate::events::refusals_of;
 use crate::grant::Granted;
 use crate::layers::Layers;
-use crate::{bundle, cgroup_of, devices, grant, release};
+use crate::{bundle, cgroup_of, devices, grant, release, store};
 use attach::Attached;
 use entry::Stage;
 use state::State;
@@ -96,12 +97,17 @@ fn give(input: impl Read, timeout: Duration) -> Result<(), Error> {
     let deadline =
         Deadline::set(timeout, "fgpu: timed-out: the hook's own time limit passed; try again\n", 1)?;
     let state = State::read(input)?;
+    let key = key(&state)?;
+    refusals_of(&key, |config| share(config, &key, state, deadline))
+}
+
+/// Gives the container of this state what it asks for, if anything.
+fn share(config: &Config, key: &Key, state: State, deadline: Deadline) -> Result<(), Error> {
     let text = bundle::read(&state.bundle.join("config.json"))?;
     let document = Document::parse(&text)?;
-    let config = Config::load()?;
-    let Some(request) = grant::request(&config, &document)? else { return Ok(()) };
+    let Some(request) = grant::request(config, &document)? else { return Ok(()) };
     writable(&config.state_dir, &request.text)?;
-    let store = Store::open(&config.state_dir)?;
+    let store = store(config)?;
     if grant::written(&store, &document, &state.id, &state.bundle)?.is_some() {
         return Ok(());
     }
@@ -109,17 +115,16 @@ fn give(input: impl Read, timeout: Duration) -> Result<(), Error> {
         Error::new(Code::Internal, format!("{}/config.json names no root", state.bundle.display()))
     })?;
     let mut target = Target::open(state.pid, &rootfs)?;
-    let key = key(&state)?;
     // The other of the two stages was here: both may be configured.
-    if store.leases()?.iter().any(|lease| lease.key == key && lease.init == Some(target.init)) {
+    if store.leases()?.iter().any(|lease| lease.key == *key && lease.init == Some(target.init)) {
         return Ok(());
     }
     let maker =
         Process::current().map_err(|error| Error::io("read", Path::new("/proc/self/stat"), &error))?;
-    let claim = Claim { key, bundle: state.bundle, maker, pid_file: None };
+    let claim = Claim { key: key.clone(), bundle: state.bundle, maker, pid_file: None };
     let longest = deadline.left(WORK);
-    let (granted, held) = grant::reserve(&config, &store, &request, &claim, longest, Held::new)?;
-    inject(&config, &store, &granted, &mut target, &text, &held).map_err(|error| granted.undo(&store, error))
+    let (granted, held) = grant::reserve(config, &store, &request, &claim, longest, Held::new)?;
+    inject(config, &store, &granted, &mut target, &text, &held).map_err(|error| granted.undo(&store, error))
 }
 
 /// Brings what was granted into the container.
@@ -197,7 +202,7 @@ pub fn poststop(mut input: impl Read, grant: Option<Nonce>) {
 
 /// Releases what the container of this state held.
 fn release_by_state(state: &State) -> Result<(), Error> {
-    let store = Store::open(&Config::load()?.state_dir)?;
+    let store = store(&Config::load()?)?;
     // The engine may have removed the bundle already.
     let text = bundle::read(&state.bundle.join("config.json"));
     if let Ok(document) = text.and_then(|text| Document::parse(&text))

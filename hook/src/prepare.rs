@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Key, Process, Store};
+use fgpu_allocator::{Claim, Key, Process};
 use fgpu_spec::{Document, Error, Nonce};
 
 use crate::config::Config;
+use crate::events::refusals_of;
 use crate::layers::Layers;
-use crate::{bundle, grant};
+use crate::{bundle, grant, store};
 
 pub use crate::layers::RootfsMount;
 
@@ -59,25 +60,37 @@ pub(crate) fn edit<Guard>(
     guard: impl FnMut() -> Result<Guard, Error>,
     write: impl FnOnce(&Document) -> Result<(), Error>,
 ) -> Result<Option<Nonce>, Error> {
-    let config = Config::load()?;
-    let Some(request) = grant::request(&config, document)? else { return Ok(None) };
-    let store = Store::open(&config.state_dir)?;
+    let key = Key { namespace: container.namespace.into(), id: container.id.into() };
+    refusals_of(&key, |config| edit_for(&key, config, container, document, longest, guard, write))
+}
+
+fn edit_for<Guard>(
+    key: &Key,
+    config: &Config,
+    container: &Container<'_>,
+    document: &mut Document,
+    longest: Duration,
+    guard: impl FnMut() -> Result<Guard, Error>,
+    write: impl FnOnce(&Document) -> Result<(), Error>,
+) -> Result<Option<Nonce>, Error> {
+    let Some(request) = grant::request(config, document)? else { return Ok(None) };
+    let store = store(config)?;
     if let Some(nonce) = grant::written(&store, document, container.id, container.bundle)? {
         return Ok(Some(nonce));
     }
     let claim = Claim {
-        key: Key { namespace: container.namespace.into(), id: container.id.into() },
+        key: key.clone(),
         bundle: container.bundle.into(),
         maker: container.maker,
         pid_file: container.pid_file.clone(),
     };
-    let (granted, _guard) = grant::reserve(&config, &store, &request, &claim, longest, guard)?;
+    let (granted, _guard) = grant::reserve(config, &store, &request, &claim, longest, guard)?;
     let inject = || {
         let layers = match container.rootfs {
             [] => document.root_path().and_then(|root| Layers::of_directory(&container.bundle.join(root))),
             mounts => Layers::of_mounts(mounts),
         };
-        let mut plan = granted.plan(&config, &store, layers.as_ref())?;
+        let mut plan = granted.plan(config, &store, layers.as_ref())?;
         if !container.poststop {
             plan.poststop = None;
         }

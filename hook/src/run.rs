@@ -16,12 +16,16 @@ use fgpu_spec::{Code, Error, Request};
 
 use crate::child::{self, Bond, Ended};
 use crate::config::Config;
+use crate::events::Events;
 use crate::grant::{self, Granted};
 use crate::layers::Layers;
 use cgroup::Cgroup;
 
 mod cgroup;
+mod leftovers;
 mod view;
+
+pub use leftovers::clear as clear_leftovers;
 
 /// Leases of plain processes are in this namespace.
 const NAMESPACE: &str = "run";
@@ -53,7 +57,7 @@ pub fn run(
             format!("{}: only root may make the mounts of a run; use sudo fgpu run …", request.text),
         ));
     }
-    let store = Store::open(&config.state_dir)?;
+    let store = crate::store(config)?;
     let own = Process::current().map_err(|error| Error::io("read", Path::new("/proc/self/stat"), &error))?;
     let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
     let claim = Claim {
@@ -62,7 +66,8 @@ pub fn run(
         maker: own,
         pid_file: None,
     };
-    let (granted, ()) = grant::reserve(config, &store, &request, &claim, Duration::MAX, || Ok(()))?;
+    let (granted, ()) = grant::reserve(config, &store, &request, &claim, Duration::MAX, || Ok(()))
+        .inspect_err(|error| Events::of(config).refused(Some(&claim.key), error))?;
     let mut command = Command::new(program);
     command.args(words);
     let ended = start(config, &store, &granted, command).map_err(|error| granted.undo(&store, error))?;
@@ -79,7 +84,9 @@ fn start(config: &Config, store: &Store, granted: &Granted, command: Command) ->
     let layers = Layers::of_directory(Path::new("/"));
     let plan = granted.plan(config, store, layers.as_ref())?;
     let stage = store.container_dir(nonce).join("stage");
+    let held = leftovers::hold(&config.state_dir)?;
     view::enter(config, &plan, &stage)?;
+    drop(held);
     let cgroup = Cgroup::make(nonce);
     let bond = Bond { dies_with_us: false, cgroup: cgroup.as_ref().map(Cgroup::members) };
     let ended = child::run(command, bond, |pid| {

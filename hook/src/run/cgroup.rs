@@ -13,7 +13,11 @@ use nix::unistd::Pid;
 use crate::lifecycle::cgroups_in;
 
 /// The file of a cgroup's processes; one that writes "0" becomes one of them.
-const MEMBERS: &str = "cgroup.procs";
+pub(super) const MEMBERS: &str = "cgroup.procs";
+/// What the name of a run's cgroup begins with; the rest is its grant.
+pub(super) const PREFIX: &str = "fgpu-run-";
+/// Where cgroups are made, the first that there is: with v1 that of the devices controller.
+pub(super) const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup/devices", "/sys/fs/cgroup"];
 /// How often it is looked whether all have ended.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How often an empty cgroup may refuse to go, until it is left to whoever tidies up: it costs nothing.
@@ -32,9 +36,8 @@ impl Cgroup {
     /// free when the command ends, and what it left behind in the background is not ended.
     pub(super) fn make(nonce: &Nonce) -> Option<Self> {
         let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let hierarchies = ["/sys/fs/cgroup/devices", "/sys/fs/cgroup"];
-        hierarchies.into_iter().zip(cgroups_in(&text)).find_map(|(hierarchy, own)| {
-            let path = format!("{}/fgpu-run-{nonce}", own?.trim_end_matches('/'));
+        HIERARCHIES.into_iter().zip(cgroups_in(&text)).find_map(|(hierarchy, own)| {
+            let path = format!("{}/{PREFIX}{nonce}", own?.trim_end_matches('/'));
             let directory = Path::new(hierarchy).join(&path[1..]);
             // In a directory that is no cgroup, nothing would tell of its processes.
             directory.parent()?.join(MEMBERS).exists().then_some(())?;
@@ -91,14 +94,14 @@ fn kill_all(directory: &Path) -> bool {
 }
 
 /// Removes an empty cgroup and those below it. Fails for a moment after its last process was seen.
-fn remove(directory: &Path) -> bool {
+pub(super) fn remove(directory: &Path) -> bool {
     children(directory).iter().for_each(|child| {
         remove(child);
     });
     !std::fs::remove_dir(directory).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
 }
 
-fn children(directory: &Path) -> Vec<PathBuf> {
+pub(super) fn children(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))

@@ -19,7 +19,7 @@ use crate::config::Config;
 const NONE: Option<&str> = None;
 const DEVICES: &str = "/dev";
 /// Where the plan's own files go, `/run/fgpu`: they may be made there on the host.
-const OURS: &str = "/run/fgpu/";
+pub(super) const OURS: &str = "/run/fgpu/";
 
 /// Gives this process a mount namespace of its own in which the plan is carried out. `stage` is a folder for this
 /// alone; it goes with the lease.
@@ -97,7 +97,7 @@ fn place(mount: &Mount, lend: bool) -> Result<Option<Place>, Error> {
     Ok(Some(Place::Lent(parent, name.into())))
 }
 
-/// Makes an empty file below [`OURS`], which stays for the next run.
+/// Makes an empty file below [`OURS`], which stays for the next run. It is made with the leftovers' lock held.
 fn make(path: &Path) -> Result<(), Error> {
     let parent = path.parent().unwrap_or(path);
     fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
@@ -107,6 +107,19 @@ fn make(path: &Path) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// Removes the files that [`make`] made in `ours`, and a directory in it that is empty then.
+pub(super) fn remove_placeholders(ours: &Path) {
+    let driver = ours.join("driver");
+    let files = fs::read_dir(&driver).into_iter().flatten().flatten().map(|entry| entry.path());
+    for file in files.chain(["limits", "ledger"].map(|name| ours.join(name))) {
+        // Nothing else of that name is empty, and what is not ours stays.
+        if fs::symlink_metadata(&file).is_ok_and(|file| file.is_file() && file.len() == 0) {
+            let _ = fs::remove_file(&file);
+        }
+    }
+    let _ = fs::remove_dir(driver);
 }
 
 /// Lays an overlay over a directory that has empty files of these names, besides its own.
@@ -177,6 +190,21 @@ mod tests {
         let mut hidden = other_nodes(devices.path(), &[granted]).unwrap();
         hidden.sort();
         assert_eq!(hidden, ["nvidia0", "nvidia10"].map(|name| devices.path().join(name)));
+    }
+
+    #[test]
+    fn only_empty_files_of_ours_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        make(&at("driver/libcuda.so.1")).unwrap();
+        make(&at("limits")).unwrap();
+        make(&at("lock")).unwrap();
+        fs::write(at("ledger"), "somebody's").unwrap();
+        remove_placeholders(folder.path());
+        let mut left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["ledger", "lock"]);
     }
 
     #[test]

@@ -46,8 +46,9 @@ impl Node {
         node.store_inventory();
         mount(Some("etc"), "/etc", Some("tmpfs"), MsFlags::empty(), none).unwrap();
         let config = format!(
-            "state-dir = {:?}\n[driver]\nroot = {:?}\nextra = [\"/run/extra\"]\n",
+            "state-dir = {:?}\nlog-dir = {:?}\n[driver]\nroot = {:?}\nextra = [\"/run/extra\"]\n",
             node.path("state"),
+            node.path("log"),
             node.path("driver")
         );
         write(Path::new("/etc/fgpu/config.toml"), &config);

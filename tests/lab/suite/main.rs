@@ -12,6 +12,7 @@ mod capacity;
 mod containerd;
 mod crowd;
 mod ends;
+mod events;
 mod hook;
 mod hook_chains;
 mod hook_crio;
@@ -37,6 +38,7 @@ fn tests() -> Vec<Test> {
         malformed::TESTS,
         same::TESTS,
         ends::TESTS,
+        events::TESTS,
         containerd::TESTS,
         podman::TESTS,
         hook::TESTS,

@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("run::command_gets_its_share", command_gets_its_share),
     Test::once("run::other_gpus_do_not_open", other_gpus_do_not_open),
     Test::once("run::it_ends_as_the_command_does", it_ends_as_the_command_does),
+    Test::once("run::it_ends_so_even_if_the_share_stays", it_ends_so_even_if_the_share_stays),
     Test::once("run::what_is_left_behind_is_ended", what_is_left_behind_is_ended),
     Test::once("run::a_killed_run_leaves_the_command_its_share", a_killed_run_leaves_the_command_its_share),
     Test::once("run::the_host_stays_as_it_was", the_host_stays_as_it_was),
@@ -89,6 +90,18 @@ fn it_ends_as_the_command_does() {
     assert_eq!(node::leases(), []);
 }
 
+/// The share is back with the next reconcile; the command's end would be lost for ever.
+fn it_ends_so_even_if_the_share_stays() {
+    let file = "/run/fgpu/allocations.json";
+    let damage = format!("cp {file} /tmp/whole && echo damaged > {file} && exit 7");
+    let output = fgpu_run(&["-p", "0.5"], &["sh", "-c", &damage]);
+    assert_eq!(output.status, 7, "{}", output.story());
+    assert!(output.stderr.contains("the share is not given back until fgpu gc"), "{}", output.story());
+    run(["cp", "/tmp/whole", file]).ok();
+    run(["fgpu", "gc"]).ok();
+    assert_eq!(node::leases(), []);
+}
+
 fn what_is_left_behind_is_ended() {
     let output = fgpu_run(&["-p", "0.5"], &["sh", "-c", "setsid sleep 4711 >/dev/null 2>&1 & exit 0"]);
     output.ok();
@@ -111,8 +124,14 @@ fn a_killed_run_leaves_the_command_its_share() {
     assert_eq!(node::only_lease(), lease, "sleep still uses it");
     assert!(process::kill(sleep.pid));
     wait_until("the end of sleep", || !process::lives(sleep.pid));
+    let left = || {
+        let cgroups = run(["find", "/sys/fs/cgroup", "-name", "fgpu-run-*"]);
+        (cgroups.ok().lines().count(), Path::new("/run/fgpu/driver/libcuda.so.1").exists())
+    };
+    assert_eq!(left(), (1, true), "nobody was left to remove them");
     run(["fgpu", "gc"]).ok();
     assert_eq!(node::leases(), []);
+    assert_eq!(left(), (0, false));
 }
 
 fn the_host_stays_as_it_was() {

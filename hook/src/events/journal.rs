@@ -1,0 +1,167 @@
+//! systemd's journal: one datagram per entry (systemd.io, "Native Journal Protocol").
+//!
+//! ```text
+//! KEY=value\n                                        a value without a line feed
+//! KEY\n, length (u64, little endian), value, \n      any value
+//! ```
+
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use super::SCHEMA;
+use super::record::{Kind, Record};
+
+/// Sends an entry.
+///
+/// # Errors
+/// Nobody listens, or the journal's queue is full: nothing was waited for.
+pub(super) fn send(socket: &Path, record: &Record<'_>) -> io::Result<()> {
+    let sender = UnixDatagram::unbound()?;
+    sender.set_nonblocking(true)?;
+    sender.send_to(&entry(record), socket)?;
+    Ok(())
+}
+
+/// The message's id, by which `journalctl MESSAGE_ID=` finds all events of a kind (systemd.journal-fields(7)). They
+/// are random and never change.
+fn id(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Granted => "d5d6f1b32221403198f41116260090bc",
+        Kind::Resized => "c1c7c4fecfbe41a9ab73ba61437bbd89",
+        Kind::Released => "dedbf1490d0f4f4da80dae86103b51c0",
+        Kind::Reconciled => "2c0f0e34dbbc45d2ab0fa0a6a6253144",
+        Kind::Lost => "904ab96dc37e4bb3b9b08ca07b1b167e",
+        Kind::Refused => "61b090f952984947ae58db3c4575853e",
+    }
+}
+
+/// syslog(3)'s priority: what was refused is worth a look, the rest is how it should be.
+fn priority(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Lost | Kind::Refused => "4",
+        Kind::Reconciled => "5",
+        Kind::Granted | Kind::Resized | Kind::Released => "6",
+    }
+}
+
+fn entry(record: &Record<'_>) -> Vec<u8> {
+    let mut entry = Vec::with_capacity(1024);
+    let mut field = |key: &str, value: &str| {
+        entry.extend_from_slice(key.as_bytes());
+        if value.contains('\n') {
+            entry.push(b'\n');
+            entry.extend_from_slice(&(value.len() as u64).to_le_bytes());
+        } else {
+            entry.push(b'=');
+        }
+        entry.extend_from_slice(value.as_bytes());
+        entry.push(b'\n');
+    };
+    field("MESSAGE", &record.message());
+    field("MESSAGE_ID", id(record.event));
+    field("PRIORITY", priority(record.event));
+    field("SYSLOG_IDENTIFIER", "fgpu");
+    field("FGPU_SCHEMA", &SCHEMA.to_string());
+    field("FGPU_EVENT", record.event.word());
+    let named = [
+        ("FGPU_NAMESPACE", record.namespace),
+        ("FGPU_CONTAINER", record.container),
+        // What Docker's own journald driver calls it: one look finds the container's output and its share.
+        ("CONTAINER_ID_FULL", record.container),
+        ("FGPU_OWNER", record.owner),
+        ("FGPU_REQUEST", record.request),
+        ("FGPU_CODE", record.code),
+    ];
+    for (key, value) in named {
+        if let Some(value) = value {
+            field(key, value);
+        }
+    }
+    if let Some(grant) = record.grant {
+        field("FGPU_GRANT", &grant.to_string());
+    }
+    if let Some(tier) = record.tier {
+        field("FGPU_TIER", &format!("{tier:?}").to_lowercase());
+    }
+    // A field may be there several times: once for each GPU, in the same order.
+    for gpu in record.gpus {
+        field("FGPU_GPU", &gpu.uuid);
+        field("FGPU_MEMORY", &gpu.memory.to_string());
+        field("FGPU_CORES_PPM", &gpu.cores_ppm.to_string());
+    }
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use fgpu_allocator::Key;
+    use fgpu_spec::{Code, Error};
+
+    use super::*;
+
+    /// Reads an entry as the journal does.
+    fn fields(mut entry: &[u8]) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let mut fields = Vec::new();
+        while !entry.is_empty() {
+            let end = entry.iter().position(|byte| *byte == b'\n').unwrap();
+            let (line, rest) = (&entry[..end], &entry[end + 1..]);
+            match line.iter().position(|byte| *byte == b'=') {
+                Some(at) => {
+                    fields.push((text(&line[..at]), text(&line[at + 1..])));
+                    entry = rest;
+                }
+                None => {
+                    let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
+                    fields.push((text(line), text(&rest[8..8 + length])));
+                    assert_eq!(rest[8 + length], b'\n');
+                    entry = &rest[8 + length + 1..];
+                }
+            }
+        }
+        fields
+    }
+
+    #[test]
+    fn an_entry_arrives_whole_and_a_name_cannot_forge_a_field() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        let key = Key { namespace: "moby".into(), id: "web\nPRIORITY=0".into() };
+        let error = Error::new(Code::NoCapacity, "full");
+        send(&path, &Record::refused(Some(&key), &error)).unwrap();
+        let mut buffer = [0; 4096];
+        let length = journal.recv(&mut buffer).unwrap();
+        let fields = fields(&buffer[..length]);
+        let value = |key: &str| fields.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
+        assert_eq!(value("MESSAGE"), Some("\"moby/web\\nPRIORITY=0\" is refused: no-capacity: full"));
+        assert_eq!(value("FGPU_CONTAINER"), Some("web\nPRIORITY=0"));
+        assert_eq!(value("FGPU_EVENT"), Some("refused"));
+        assert_eq!(value("FGPU_CODE"), Some("no-capacity"));
+        assert_eq!(value("PRIORITY"), Some("4"));
+        assert_eq!(value("FGPU_SCHEMA"), Some("1"));
+        assert_eq!(value("SYSLOG_IDENTIFIER"), Some("fgpu"));
+    }
+
+    #[test]
+    fn a_journal_that_hangs_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _never_read = UnixDatagram::bind(&path).unwrap();
+        let error = Error::new(Code::NoCapacity, "full");
+        // Its queue is net.unix.max_dgram_qlen entries long, at most some thousand.
+        let refused = (0..100_000).find_map(|_| send(&path, &Record::refused(None, &error)).err());
+        assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn each_kind_has_an_id_of_its_own() {
+        let kinds =
+            [Kind::Granted, Kind::Resized, Kind::Released, Kind::Reconciled, Kind::Lost, Kind::Refused];
+        assert!(kinds.iter().all(|kind| id(*kind).len() == 32));
+        assert_eq!(kinds.iter().map(|kind| id(*kind)).collect::<BTreeSet<_>>().len(), kinds.len());
+    }
+}
