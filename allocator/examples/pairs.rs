@@ -29,6 +29,7 @@ fn inventory() -> Inventory {
         total_memory: 80 << 30,
         reserved_memory: 0,
         mig_enabled: false,
+        context_memory: None,
     };
     Inventory {
         version: 1,

@@ -18,6 +18,7 @@ fn gpu(index: u32, memory: u64) -> Gpu {
         total_memory: memory,
         reserved_memory: 0,
         mig_enabled: false,
+        context_memory: None,
     }
 }
 

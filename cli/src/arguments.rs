@@ -131,6 +131,13 @@ pub(crate) enum Command {
     /// again changes nothing. Nothing is restarted; the command that does it is printed.
     #[command(after_help = SETUP_EXAMPLES)]
     Setup(setup::Arguments),
+
+    /// Hold a CUDA context until standard input ends; for `fgpu inventory --refresh`, which looks what it takes
+    #[command(hide = true, name = crate::inventory::HOLD)]
+    HoldContext {
+        /// The driver's libcuda
+        libcuda: PathBuf,
+    },
 }
 
 const SETUP_EXAMPLES: &str = "\
@@ -167,10 +174,11 @@ Memory is in bytes, cores in parts per million of one GPU.";
 
 const INVENTORY_JSON: &str = "\
 JSON: the file inventory.json of the state directory: { version, boot_id, root, driver_version, cuda_version,
-  gpus: [{ uuid, index, minor, model, pci, numa, total_memory, reserved_memory, mig_enabled }],
+  gpus: [{ uuid, index, minor, model, pci, numa, total_memory, reserved_memory, mig_enabled, context_memory }],
   topology: [one line per GPU with its links to those before it, as in nvidia-smi topo -m: \"NV18+NODE SYS\"],
   files: [{ kind: \"library\"|\"program\"|\"other\", name, host }] }
-Memory is in bytes; cuda_version 12040 is CUDA 12.4, 0 is unknown.";
+Memory is in bytes; context_memory is what a CUDA context takes, absent if it could not be measured; cuda_version 12040 is
+CUDA 12.4, 0 is unknown.";
 
 #[cfg(test)]
 mod tests {

@@ -159,6 +159,7 @@ mod tests {
             total_memory: 40 << 30,
             reserved_memory: 0,
             mig_enabled: index == 2,
+            context_memory: None,
         };
         Inventory {
             version: 1,

@@ -1,7 +1,10 @@
 //! `fgpu inventory`: what the node has.
 
+use std::path::Path;
+use std::process::Command;
+
 use fgpu_driver::nvml::Unusable;
-use fgpu_spec::{Error, FileKind, Inventory};
+use fgpu_spec::{Code, Error, FileKind, Inventory};
 
 use crate::node::Node;
 use crate::output::{Output, json};
@@ -16,8 +19,9 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
     let (inventory, warnings) = if refresh {
         let config = &node.config;
         let uvm = fgpu_driver::uvm::ensure(&config.driver_root);
-        let probe = fgpu_driver::refresh(&config.driver_root, &config.state_dir)?;
-        (probe.inventory, uvm.into_iter().chain(probe.unusable.iter().map(left_out)).collect())
+        let probe = fgpu_driver::refresh(&config.driver_root, &config.state_dir, &holder)?;
+        let warnings = probe.unusable.iter().map(left_out).chain(probe.unmeasured.iter().map(unmeasured));
+        (probe.inventory, uvm.into_iter().chain(warnings).collect())
     } else {
         (node.inventory()?, Vec::new())
     };
@@ -29,14 +33,44 @@ fn left_out(gpu: &Unusable) -> String {
     format!("GPU {} is left out: {}", gpu.index, gpu.reason)
 }
 
+fn unmeasured(gpu: &Unusable) -> String {
+    format!(
+        "what a CUDA context takes of GPU {} could not be measured, because {}; each process of a share stands that much \
+         above it until `fgpu inventory --refresh` finds the GPU ready",
+        gpu.index, gpu.reason
+    )
+}
+
+/// The command that holds a context, in a process of its own: a crash in the driver is its own then.
+fn holder(libcuda: &Path) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(HOLD).arg(libcuda);
+    command
+}
+
+/// The name of the command that [`hold`] is.
+pub(crate) const HOLD: &str = "hold-context";
+
+/// Makes a context and keeps it until standard input ends. Why there is none is told on standard output, to whoever
+/// measures.
+pub(crate) fn hold(libcuda: &Path) -> Result<Output, Error> {
+    fgpu_driver::context::hold(libcuda).map_err(|reason| {
+        println!("{reason}");
+        Error::new(Code::DriverError, reason)
+    })?;
+    Ok(Output { text: String::new(), warnings: Vec::new(), failure: None })
+}
+
 fn text(inventory: &Inventory, reserve: u64) -> String {
-    let mut table = Table::new(&["GPU", "MODEL", "MEMORY", "USABLE", "MIG", "NUMA", "PCI", "UUID"]);
+    let mut table =
+        Table::new(&["GPU", "MODEL", "MEMORY", "USABLE", "CONTEXT", "MIG", "NUMA", "PCI", "UUID"]);
     for gpu in &inventory.gpus {
         table.row([
             gpu.index.to_string(),
             gpu.model.clone(),
             bytes(gpu.total_memory),
             if gpu.mig_enabled { "-".into() } else { bytes(gpu.usable_memory(reserve)) },
+            gpu.context_memory.map_or("-".into(), bytes),
             if gpu.mig_enabled { "on" } else { "off" }.into(),
             gpu.numa.map_or("-".into(), |node| node.to_string()),
             gpu.pci.clone(),
@@ -77,6 +111,7 @@ mod tests {
             total_memory: 40 << 30,
             reserved_memory: 512 << 20,
             mig_enabled,
+            context_memory: (!mig_enabled).then_some(498 << 20),
         };
         let file = |kind, name: &str| DriverFile { kind, name: name.into(), host: "/".into() };
         let inventory = Inventory {
@@ -94,9 +129,9 @@ mod tests {
             "\
 Driver 550.163.01, CUDA 12.4, from /; libraries: 1, programs: 1, sockets: 0
 
-GPU  MODEL           MEMORY    USABLE    MIG  NUMA  PCI               UUID
-0    Simulated A100  40.0 GiB  38.5 GiB  off  1     00000000:00:00.0  GPU-0
-1    Simulated A100  40.0 GiB  -         on   -     00000000:01:00.0  GPU-1
+GPU  MODEL           MEMORY    USABLE    CONTEXT  MIG  NUMA  PCI               UUID
+0    Simulated A100  40.0 GiB  38.5 GiB  498 MiB  off  1     00000000:00:00.0  GPU-0
+1    Simulated A100  40.0 GiB  -         -        on   -     00000000:01:00.0  GPU-1
 "
         );
     }

@@ -42,9 +42,14 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
     if let Command::Setup(arguments) = &arguments.command {
         return setup::run(arguments);
     }
+    // Its parent has read the configuration.
+    if let Command::HoldContext { libcuda } = &arguments.command {
+        return inventory::hold(libcuda);
+    }
     let node = Node::configured(arguments.config.as_deref())?;
     match &arguments.command {
         Command::Setup(arguments) => setup::run(arguments),
+        Command::HoldContext { libcuda } => inventory::hold(libcuda),
         // Ends as the command did.
         Command::Run(arguments) => run::run(&node, arguments)?.relay(),
         Command::Status { json } => status::run(&node, *json),

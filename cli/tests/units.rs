@@ -52,6 +52,7 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
         total_memory: 40 << 30,
         reserved_memory: 0,
         mig_enabled: false,
+        context_memory: None,
     };
     let inventory = Inventory {
         version: 1,

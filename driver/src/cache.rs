@@ -106,6 +106,12 @@ fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     file.write_all(text)
 }
 
+/// The stored inventory, fresh or not.
+#[cfg(feature = "nvml")]
+pub(crate) fn stored(state_dir: &Path) -> Option<Inventory> {
+    serde_json::from_slice(&fs::read(state_dir.join(FILE)).ok()?).ok()
+}
+
 /// Removes the stored inventory.
 #[cfg(feature = "nvml")]
 pub(crate) fn forget(state_dir: &Path) -> Result<(), Error> {

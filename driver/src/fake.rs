@@ -66,6 +66,7 @@ pub(crate) fn gpu(minor: u32) -> Gpu {
         total_memory: 24 << 30,
         reserved_memory: 512 << 20,
         mig_enabled: false,
+        context_memory: None,
     }
 }
 

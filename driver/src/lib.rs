@@ -13,6 +13,8 @@
 #![deny(unsafe_code)]
 
 mod cache;
+#[cfg(feature = "nvml")]
+pub mod context;
 mod nodes;
 mod procfs;
 mod rooted;
@@ -30,7 +32,7 @@ pub mod uvm;
 pub use cache::{FILE, FORMAT, cached, load, store};
 pub use nodes::{device_folder, nodes};
 #[cfg(feature = "nvml")]
-pub use nvml::{probe, refresh};
+pub use nvml::refresh;
 pub use procfs::{CharacterDevices, boot_id, parse_version, running_version};
 pub use rooted::resolve;
 

@@ -5,14 +5,17 @@
 
 #![expect(unsafe_code, reason = "two functions of NVML that nvml-wrapper does not wrap")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use fgpu_spec::{Code, Error, FileKind, Gpu, Inventory};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use crate::cache::{self, FORMAT};
+use crate::context::{self, Holder};
 use crate::files;
 use crate::procfs::{boot_id, of, running_version};
 
@@ -21,7 +24,8 @@ mod topology;
 /// `MigMode::current` of a GPU on which MIG is on (`NVML_DEVICE_MIG_ENABLE`).
 const MIG_ENABLED: u32 = 1;
 
-/// A GPU that NVML counts but will not describe: it has fallen off the bus, needs a reset, or is not ours to see.
+/// A GPU of which something cannot be told: NVML counts it but will not describe it (it has fallen off the bus, needs a
+/// reset, or is not ours to see), or it is in no state to be measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable {
     /// NVML's index on the host.
@@ -37,34 +41,32 @@ pub struct Probe {
     pub inventory: Inventory,
     /// GPUs that are left out of it.
     pub unusable: Vec<Unusable>,
+    /// GPUs of which nobody knows what a context takes, and why.
+    pub unmeasured: Vec<Unusable>,
 }
 
 /// Probes the driver under `root` and stores what it found in `state_dir`, for [`load`](crate::load). Two that
-/// refresh at once do it one after the other, so that what was found last is what stays.
+/// refresh at once do it one after the other, so that what was found last is what stays. What a context takes of a model
+/// of GPU is measured once under a driver: what the stored inventory says of it stays.
 ///
 /// # Errors
 /// See [`inspect`]. Then there is no stored inventory, not even an old one: what it said is not so any more.
-pub fn refresh(root: &Path, state_dir: &Path) -> Result<Probe, Error> {
+pub fn refresh(root: &Path, state_dir: &Path, holder: Holder<'_>) -> Result<Probe, Error> {
     let _lock = cache::lock(state_dir, cache::PROBE_LOCK)?;
-    let found = inspect(root).and_then(|probe| cache::store(state_dir, &probe.inventory).map(|()| probe));
+    let known = cache::stored(state_dir);
+    let found = inspect(root, known.as_ref(), holder)
+        .and_then(|probe| cache::store(state_dir, &probe.inventory).map(|()| probe));
     found.or_else(|error| cache::forget(state_dir).and(Err(error)))
 }
 
-/// The inventory of the driver under `root`, as [`inspect`] finds it, without what is unusable.
-///
-/// # Errors
-/// See [`inspect`].
-pub fn probe(root: &Path) -> Result<Inventory, Error> {
-    inspect(root).map(|probe| probe.inventory)
-}
-
 /// Looks at the driver under `root`: the running version from the kernel, its files from the file system, the
-/// GPUs from the NVML of that version. A GPU in error does not hide the others.
+/// GPUs from the NVML of that version, and what a context takes from a process that `holder` starts. A GPU in error does
+/// not hide the others.
 ///
 /// # Errors
 /// `no-gpu` if no driver is loaded or it drives no GPU; `gpu-unhealthy` if all GPUs are in error; `driver-error`
 /// if the driver's libraries are not installed or NVML refuses.
-pub fn inspect(root: &Path) -> Result<Probe, Error> {
+fn inspect(root: &Path, known: Option<&Inventory>, holder: Holder<'_>) -> Result<Probe, Error> {
     let driver_version = running_version(root)?;
     let files = files::find(root, &driver_version)?;
     let library = files
@@ -88,7 +90,13 @@ pub fn inspect(root: &Path) -> Result<Probe, Error> {
         ));
     }
 
-    let (gpus, unusable) = all_gpus(root, &nvml)?;
+    let (mut gpus, unusable) = all_gpus(root, &nvml)?;
+    let known = known.filter(|known| known.driver_version == driver_version && known.root == root);
+    let sizes = known.into_iter().flat_map(|known| &known.gpus);
+    let sizes = sizes.filter_map(|gpu| Some((gpu.model.clone(), gpu.context_memory?))).collect();
+    let libcuda = files.iter().find(|file| file.kind == FileKind::Library && file.name == "libcuda.so.1");
+    let start = || libcuda.map(|file| holder(&file.host));
+    let unmeasured = contexts(&nvml, &mut gpus, sizes, &start);
     let inventory = Inventory {
         version: FORMAT,
         boot_id: boot_id()?,
@@ -99,7 +107,36 @@ pub fn inspect(root: &Path) -> Result<Probe, Error> {
         gpus,
         files,
     };
-    Ok(Probe { inventory, unusable })
+    Ok(Probe { inventory, unusable, unmeasured })
+}
+
+/// Fills in what a context takes of each GPU on which fractions are served; of a model that is in `sizes`, what they say.
+/// Gives the GPUs of which it cannot be told.
+fn contexts(
+    nvml: &Nvml,
+    gpus: &mut [Gpu],
+    mut sizes: BTreeMap<String, u64>,
+    start: &dyn Fn() -> Option<Command>,
+) -> Vec<Unusable> {
+    let mut reasons = Vec::new();
+    for gpu in gpus.iter().filter(|gpu| !gpu.mig_enabled) {
+        if sizes.contains_key(&gpu.model) {
+            continue;
+        }
+        let measured = nvml.device_by_index(gpu.index).map_err(|error| format!("cannot open it: {error}"));
+        let measured =
+            measured.and_then(|device| context::measure(&device, &|| used(nvml, &device), &gpu.uuid, start));
+        match measured {
+            Ok(bytes) => drop(sizes.insert(gpu.model.clone(), bytes)),
+            Err(reason) => reasons.push(Unusable { index: gpu.index, reason }),
+        }
+    }
+    for gpu in gpus.iter_mut().filter(|gpu| !gpu.mig_enabled) {
+        gpu.context_memory = sizes.get(&gpu.model).copied();
+    }
+    let unknown = |index| gpus.iter().any(|gpu| gpu.index == index && gpu.context_memory.is_none());
+    reasons.retain(|one| unknown(one.index));
+    reasons
 }
 
 fn all_gpus(root: &Path, nvml: &Nvml) -> Result<(Vec<Gpu>, Vec<Unusable>), Error> {
@@ -144,6 +181,7 @@ fn gpu(root: &Path, nvml: &Nvml, index: u32) -> Result<Gpu, String> {
         total_memory,
         reserved_memory,
         mig_enabled: mig_enabled(&device).map_err(failed("no MIG mode"))?,
+        context_memory: None,
     })
 }
 
@@ -153,14 +191,19 @@ fn memory(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
     match device.memory_info() {
         Ok(memory) => Ok((memory.total, memory.reserved)),
         Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound | NvmlError::NotSupported) => {
-            memory_v1(nvml, device).map(|total| (total, 0))
+            memory_v1(nvml, device).map(|(total, _)| (total, 0))
         }
         Err(error) => Err(error),
     }
 }
 
-/// `nvmlDeviceGetMemoryInfo`: total memory in bytes.
-fn memory_v1(nvml: &Nvml, device: &Device<'_>) -> Result<u64, NvmlError> {
+/// Memory that is in use, in bytes. What the driver reserves is or is not in it.
+fn used(nvml: &Nvml, device: &Device<'_>) -> Result<u64, NvmlError> {
+    memory_v1(nvml, device).map(|(_, used)| used)
+}
+
+/// `nvmlDeviceGetMemoryInfo`, which every driver has: bytes in all and in use.
+fn memory_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
     let call = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().map_err(|_| NvmlError::FunctionNotFound)?;
     let mut memory = std::mem::MaybeUninit::zeroed();
     // SAFETY: `call` comes from the library that `nvml` keeps loaded and initialised, the handle is of a device
@@ -168,7 +211,8 @@ fn memory_v1(nvml: &Nvml, device: &Device<'_>) -> Result<u64, NvmlError> {
     let code = unsafe { call(device.handle(), memory.as_mut_ptr()) };
     nvml_wrapper::error::nvml_try(code)?;
     // SAFETY: nvmlMemory_t is three integers, so all zeroes is a valid value, and the call may have overwritten it.
-    Ok(unsafe { memory.assume_init() }.total)
+    let memory = unsafe { memory.assume_init() };
+    Ok((memory.total, memory.used))
 }
 
 fn mig_enabled(device: &Device<'_>) -> Result<bool, NvmlError> {

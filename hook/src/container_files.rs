@@ -17,8 +17,13 @@ pub(crate) fn create(directory: &Path, grant: &Grant, inventory: &Inventory) -> 
         .create(directory)
         .map_err(|error| Error::io("create", directory, &error))?;
     let gpus = grant.gpus.iter().map(|gpu| limit_of(grant, gpu, inventory)).collect::<Result<Vec<_>, _>>()?;
+    let mut page = limits::encode(&grant.nonce.0, &gpus);
+    for (number, gpu) in grant.gpus.iter().enumerate() {
+        let known = inventory.gpus.iter().find(|known| known.uuid == gpu.uuid);
+        limits::put_context(&mut page, number, known.and_then(|known| known.context_memory).unwrap_or(0));
+    }
     // The umask of whoever started us decides nothing: the ledger must be writable for every user of the container.
-    write(&directory.join("limits"), 0o644, &limits::encode(&grant.nonce.0, &gpus), limits::SIZE as u64)?;
+    write(&directory.join("limits"), 0o644, &page, limits::SIZE as u64)?;
     write(&directory.join("ledger"), 0o666, &ledger::encode(&grant.nonce.0), ledger::SIZE as u64)
 }
 

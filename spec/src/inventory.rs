@@ -28,6 +28,9 @@ pub struct Gpu {
     pub reserved_memory: u64,
     /// Whether MIG mode is on: such a GPU serves no fractions.
     pub mig_enabled: bool,
+    /// Bytes of it that a CUDA context takes, if that could be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_memory: Option<u64>,
 }
 
 impl Gpu {

@@ -23,6 +23,7 @@ pub(crate) fn inventory(gpus: u32) -> Inventory {
         total_memory: 80 * GIB,
         reserved_memory: 0,
         mig_enabled: false,
+        context_memory: None,
     };
     Inventory {
         version: 1,

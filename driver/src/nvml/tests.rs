@@ -38,6 +38,124 @@ fn root_with_nvml(source: &Path, defines: &[String]) -> Root {
     root
 }
 
+/// Where nothing is to be measured: the stand-in has no compute mode.
+fn nobody(_: &Path) -> Command {
+    panic!("a context was made")
+}
+
+fn inspect(root: &Path) -> Result<Probe, Error> {
+    super::inspect(root, None, &nobody)
+}
+
+fn probe(root: &Path) -> Result<Inventory, Error> {
+    inspect(root).map(|probe| probe.inventory)
+}
+
+/// A root with GPUs of which a file says what is in use, and the file.
+fn root_with_meter(gpus: &str, defines: &[&str]) -> (Root, std::path::PathBuf) {
+    let place = Root::new();
+    let file = place.path().with_extension("used");
+    let used = format!("-DUSED=\"{}\"", file.display());
+    let defines: Vec<_> = defines.iter().copied().chain([used.as_str()]).collect();
+    (root_with(gpus, &defines), file)
+}
+
+/// Holders for [`root_with_meter`]: a shell that writes `said` into the file, is ready, and writes `left` at its end.
+fn holder(file: &Path, said: &str, left: &str) -> impl Fn(&Path) -> Command + use<> {
+    let script = format!(
+        "echo {said} >{0}; echo ready; read -r _; echo {left} >{0}; echo $CUDA_VISIBLE_DEVICES >>{0}.log",
+        file.display()
+    );
+    move |libcuda| {
+        assert!(libcuda.ends_with(format!("libcuda.so.{VERSION}")), "{libcuda:?}");
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(&script);
+        command
+    }
+}
+
+/// The GPUs on which a context was made, by the log of [`holder`].
+fn held_on(file: &Path) -> Vec<String> {
+    let mut log = file.to_owned().into_os_string();
+    log.push(".log");
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn sizes(probe: &Probe) -> Vec<Option<u64>> {
+    probe.inventory.gpus.iter().map(|gpu| gpu.context_memory).collect()
+}
+
+#[test]
+fn a_context_is_measured_once_for_a_model_and_a_driver() {
+    let (root, file) = root_with_meter("0,0", &["-DCOMPUTE=0"]);
+    let state = root.path().join("run/fgpu");
+    let hold = holder(&file, "500 $$", "0");
+    let found = refresh(root.path(), &state, &hold).unwrap();
+    assert_eq!((sizes(&found), found.unmeasured.len()), (vec![Some(500 << 20); 2], 0));
+    assert_eq!(held_on(&file), [found.inventory.gpus[0].uuid.as_str()]);
+    // What is known stays known, be it of another boot.
+    let mut older = found.inventory.clone();
+    older.boot_id = "another".into();
+    older.gpus[1].context_memory = None;
+    crate::store(&state, &older).unwrap();
+    assert_eq!(refresh(root.path(), &state, &nobody).unwrap(), found);
+    // Under another driver it is measured again.
+    older.driver_version = "535.183.01".into();
+    crate::store(&state, &older).unwrap();
+    let again = refresh(root.path(), &state, &holder(&file, "400 $$", "0")).unwrap();
+    assert_eq!(sizes(&again), [Some(400 << 20); 2]);
+}
+
+#[test]
+fn on_a_busy_gpu_what_nvml_says_of_the_process_is_taken() {
+    // What is in use besides grows from round to round.
+    let (root, file) = root_with_meter("0", &["-DCOMPUTE=0"]);
+    let found = super::inspect(root.path(), None, &holder(&file, "500 $$", "$$")).unwrap();
+    assert_eq!((sizes(&found), held_on(&file).len()), (vec![Some(500 << 20)], 3));
+    // Of processes that the list does not name, two rounds must agree on the difference.
+    let (root, file) = root_with_meter("0", &["-DCOMPUTE=0"]);
+    let found = super::inspect(root.path(), None, &holder(&file, "600 1", "0")).unwrap();
+    assert_eq!((sizes(&found), held_on(&file).len()), (vec![Some(600 << 20)], 2));
+}
+
+#[test]
+fn what_cannot_be_measured_is_told_and_measured_later() {
+    type Hold = Box<dyn Fn(&Path) -> Command>;
+    let (shared, file) = root_with_meter("0", &["-DCOMPUTE=0"]);
+    let (prohibited, _) = root_with_meter("0", &["-DCOMPUTE=2"]);
+    let (mig, _) = root_with_meter("0", &["-DCOMPUTE=0", "-DMIG=1"]);
+    let words = |program: &'static str, argument: &'static str| -> Hold {
+        Box::new(move |_| {
+            let mut command = Command::new(program);
+            command.arg(argument);
+            command
+        })
+    };
+    let cases: [(&Root, Hold, Option<&str>); 6] = [
+        (&prohibited, Box::new(nobody), Some("compute mode is Prohibited")),
+        (&mig, Box::new(nobody), None),
+        (&shared, words("/bin/echo", "cuInit: CUDA error 999"), Some("cuInit: CUDA error 999")),
+        (&shared, words("/bin/true", ""), Some("crashed")),
+        (&shared, words("/nonexistent", ""), Some("cannot run /nonexistent")),
+        (&shared, Box::new(holder(&file, "600 1", "$$")), Some("changed in every round")),
+    ];
+    for (root, hold, reason) in cases {
+        let found = super::inspect(root.path(), None, &*hold).unwrap();
+        assert_eq!(sizes(&found), [None], "{reason:?}");
+        let told: Vec<_> = found.unmeasured.iter().map(|gpu| (gpu.index, gpu.reason.as_str())).collect();
+        match reason {
+            None => assert_eq!(told, []),
+            Some(reason) => assert!(told[0].0 == 0 && told[0].1.contains(reason), "{told:?}"),
+        }
+    }
+    let state = shared.path().join("run/fgpu");
+    refresh(shared.path(), &state, &*words("/bin/true", "")).unwrap();
+    fs::write(&file, "0").unwrap();
+    let found = refresh(shared.path(), &state, &holder(&file, "500 $$", "0")).unwrap();
+    assert_eq!(sizes(&found), [Some(500 << 20)]);
+}
+
 #[test]
 fn an_inventory_of_two_gpus() {
     let root = root_with("0,0", &["-DMEMORY_2", "-DMIG=0"]);
@@ -57,6 +175,7 @@ fn an_inventory_of_two_gpus() {
         total_memory: 24576 << 20,
         reserved_memory: 512 << 20,
         mig_enabled: false,
+        context_memory: None,
     };
     assert_eq!(found.gpus.len(), 2);
     assert_eq!(found.gpus[1], second);
@@ -132,12 +251,12 @@ fn nothing_but_broken_gpus_is_unhealthy() {
 fn a_refresh_that_fails_leaves_no_inventory() {
     let root = root_with("0", &[]);
     let state = root.path().join("run/fgpu");
-    let found = refresh(root.path(), &state).unwrap().inventory;
+    let found = refresh(root.path(), &state, &nobody).unwrap().inventory;
     assert_eq!(crate::cached(root.path(), &state).unwrap(), Some(found.clone()));
     let upgraded = root_with("0", &["-DVERSION=\"535.183.01\""]);
-    assert!(refresh(upgraded.path(), &state).is_err());
+    assert!(refresh(upgraded.path(), &state, &nobody).is_err());
     assert_eq!(crate::cached(root.path(), &state).unwrap(), None);
-    assert!(refresh(root.path(), &state).is_ok(), "the lock is free again");
+    assert!(refresh(root.path(), &state, &nobody).is_ok(), "the lock is free again");
 }
 
 #[test]

@@ -118,6 +118,7 @@ impl Node {
             total_memory: 80 * GIB,
             reserved_memory: 0,
             mig_enabled: false,
+            context_memory: None,
         };
         Inventory {
             version: fgpu_driver::FORMAT,

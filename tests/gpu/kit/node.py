@@ -238,12 +238,16 @@ class Node:
         except ValueError:
             raise OSError(done.story())
 
-    def tell_context(self, size):
-        """Writes into the limits of the only grant how many bytes a context takes on its first GPU (spec/wire/src/limits.rs)."""
+    def told_context(self, size):
+        """What the limits of the only grant say that a context takes on its first GPU, in bytes (spec/wire/src/limits.rs). Without
+        `fgpu run` nobody has written it: then `size` is."""
         [limits] = [OURS / "limits"] if self.direct else (self.work / "state/containers").glob("*/limits")
         with open(str(limits), "r+b") as file:
             file.seek(64 + 40)
-            file.write(size.to_bytes(8, sys.byteorder))
+            if self.direct:
+                file.write(size.to_bytes(8, sys.byteorder))
+                return size
+            return int.from_bytes(file.read(8), sys.byteorder)
 
     def usable(self):
         """Bytes of the GPU that can be granted."""

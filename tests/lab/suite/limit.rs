@@ -1,5 +1,6 @@
 //! The memory limit holds, whoever asks and however.
 
+use fgpu_lab::command::run;
 use fgpu_lab::docker::{self, Run};
 use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
@@ -12,6 +13,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("limit::neighbours_do_not_take_from_each_other", neighbours_do_not_take_from_each_other),
     Test::both("limit::musl_image_runs_what_it_ran_before", musl_image_runs_what_it_ran_before),
     Test::once("limit::read_only_container_works", read_only_container_works),
+    Test::once("limit::contexts_count_for_what_they_take", contexts_count_for_what_they_take),
 ];
 
 fn share(image: &str, front_end: FrontEnd) -> Run {
@@ -106,7 +108,7 @@ fn holds_however_the_library_is_found(front_end: FrontEnd) {
         }
         // Another user, in a program for which the loader ignores the environment.
         let user = ["docker", "exec", "--user", "65534", &container.id, "/opt/programs/alloc-setuid", "fill"];
-        let output = fgpu_lab::command::run(user);
+        let output = run(user);
         assert_filled(output.ok(), granted());
         container.remove();
         node::wait_until_free();
@@ -141,4 +143,39 @@ fn musl_image_runs_what_it_ran_before(front_end: FrontEnd) {
 fn read_only_container_works() {
     let output = share("debian13", FrontEnd::Shim).options(["--read-only"]).command(["alloc", "fill"]).run();
     assert_filled(output.ok(), granted());
+}
+
+/// The simulated node, until it is dropped: then the usual one is there again.
+struct Node;
+
+impl Node {
+    fn simulated(name: &str) -> Self {
+        run(["/lab/simulate", name]).ok();
+        Self
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        run(["/lab/simulate"]);
+    }
+}
+
+/// What the driver takes for a context is measured once, by `fgpu inventory --refresh`, and is part of the grant: three
+/// processes that fill a share stand no higher in the driver's own books than was granted.
+fn contexts_count_for_what_they_take() {
+    const CONTEXT: u64 = 520 << 20;
+    let _node = Node::simulated("h100-80-x2-context.toml");
+    let said = run(["fgpu", "inventory", "--refresh"]);
+    assert!(said.ok().contains("  520 MiB  "), "{}", said.story());
+    let command = ["sh", "-c", "alloc info; exec alloc race 3 wait"];
+    let container = share("debian13", FrontEnd::Shim).command(command).start();
+    let log = container.wait_for_log("wait");
+    let line = |word| log.lines().find(|line| line.starts_with(word)).unwrap_or_default();
+    assert_eq!(line("info"), format!("info free={} total={1} device={1}", granted() - CONTEXT, granted()));
+    let (got, room) = (number(line("race"), "bytes="), granted() - 3 * CONTEXT);
+    assert!(got <= room && got >= room / 100 * 99, "{got} of {room}");
+    let outside = run(["/opt/fgpu-sim.dist/fgpu-sim", "status", "--json", "--root", "/opt/fgpu-sim"]);
+    let outside: serde_json::Value = serde_json::from_str(outside.ok()).expect("JSON");
+    assert_eq!(outside[0]["memory_used"].as_u64(), Some(got + 3 * CONTEXT));
 }

@@ -135,33 +135,34 @@ def context_size(trial, node):
     return native.lines()[0]["context"]
 
 
-@CHECKS.add("memory", "told", "a share is filled whose limits say what a context takes here, as `costs` measures it",
-            "at most 2 MiB above the grant outside; fgpu does not write that size by itself in this version")
+@CHECKS.add("memory", "told", "a share is filled while its limits are compared with what a context takes here, as `costs` measures it",
+            "`fgpu inventory --refresh` has measured the same but for 2 MiB; at most 2 MiB above the grant outside")
 def told(trial, node):
     context = context_size(trial, node)
     before, granted = node.outside()[0], node.granted(20)
     running = node.start(trial, ["-p", "20%"], node.program("fill", "pause", "info", "fill", "alloc", "hold", "free"))
     trial.need("pid" in running.line(), "it does not run")
-    node.tell_context(context)
+    told = node.told_context(context)
     running.go_on()
     info, filled, held = running.line(), running.line(), running.line()
     trial.need("pid" in held, "filling: %s %s" % (info, filled))
-    trial.measured.update(told=context, context=info["total"] - info["free"], granted=granted, got=filled["got"], code=filled["code"])
+    trial.measured.update(told=told, alone=context, context=info["total"] - info["free"], granted=granted, got=filled["got"], code=filled["code"])
     judge_outside(trial, node, held["pid"], before, granted, filled["got"])
-    trial.expect(info["total"] - info["free"] >= context, "the context counts for %d" % (info["total"] - info["free"]))
+    trial.expect(abs(told - context) <= PIECE, "fgpu has measured %d, and alone a context takes %d" % (told, context))
+    trial.expect(info["total"] - info["free"] >= told, "the context counts for %d" % (info["total"] - info["free"]))
     trial.expect(filled["got"] >= 0.99 * info["free"], "only %d could be had" % filled["got"])
     done = running.finish()
     trial.need(done.code == 0, done.story())
 
 
-@CHECKS.add("memory", "odd_sizes", "a share of 5 % is filled by allocations of one odd size, with a context's size told as in `told`",
+@CHECKS.add("memory", "odd_sizes", "a share of 5 % is filled by allocations of one odd size, of which a context is a part",
             "at most 2 MiB above the grant outside, at every size", limit=90)
 def odd_sizes(trial, node):
     context, before, granted = context_size(trial, node), node.outside()[0], node.granted(5)
     for size in (300 * KIB, MIB, MIB + 1, 3 * MIB // 2, 2 * MIB + 1, 3 * MIB + 1, 40 * MIB + 1):
         running = node.start(trial, ["-p", "5%"], node.program("fill", "pause", "each", size, "hold"))
         trial.need("pid" in running.line(), "it does not run")
-        node.tell_context(context)
+        node.told_context(context)
         running.go_on()
         filled, held = running.line(), running.line()
         trial.need("pid" in held, "%d: %s" % (size, filled))
