@@ -1,8 +1,10 @@
 //! What the leases take of each GPU. Never stored: always added up from the leases.
 
+use std::ops::{Add, Sub};
+
 use fgpu_spec::{Gpu, Inventory};
 
-use crate::image::{Damage, Image, Summary, quoted};
+use crate::image::{Damage, Image, Part, Summary, quoted};
 use crate::{Key, Lease, Rules};
 
 /// Parts per million in a whole.
@@ -19,6 +21,34 @@ pub struct Held {
     pub leases: u32,
     /// Whether one of them wants it for itself.
     pub exclusive: bool,
+}
+
+impl Add for Held {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            memory: self.memory.saturating_add(more.memory),
+            cores_ppm: self.cores_ppm.saturating_add(more.cores_ppm),
+            leases: self.leases + more.leases,
+            exclusive: self.exclusive | more.exclusive,
+        }
+    }
+}
+
+impl Sub for Held {
+    type Output = Self;
+
+    /// `less` must be a part of it.
+    fn sub(self, less: Self) -> Self {
+        Self {
+            memory: self.memory.saturating_sub(less.memory),
+            cores_ppm: self.cores_ppm.saturating_sub(less.cores_ppm),
+            leases: self.leases.saturating_sub(less.leases),
+            // There is no other that could want it for itself.
+            exclusive: self.exclusive && !less.exclusive,
+        }
+    }
 }
 
 /// Who holds a share of a GPU, for messages.
@@ -64,11 +94,7 @@ pub(crate) fn sum(
         let counts = owner.is_some() && summary.owner == owner.as_deref();
         for part in &summary.gpus {
             let Some(at) = uuids.iter().position(|uuid| uuid == part.uuid) else { continue };
-            let held = &mut sums.held[at];
-            held.memory = held.memory.saturating_add(part.memory);
-            held.cores_ppm = held.cores_ppm.saturating_add(part.cores_ppm);
-            held.leases += 1;
-            held.exclusive |= summary.exclusive;
+            sums.held[at] = sums.held[at] + of(part, summary.exclusive);
             if counts {
                 let gpu = &inventory.gpus[at];
                 sums.owner_ppm += worth(gpu, rules, part.memory, part.cores_ppm, summary.exclusive);
@@ -76,6 +102,26 @@ pub(crate) fn sum(
         }
     }
     Ok(sums)
+}
+
+/// What each lease holds of one GPU; alike ones once.
+pub(crate) fn leases_on(image: &Image, uuid: &str) -> Result<Vec<Held>, Damage> {
+    let uuid = quoted(uuid);
+    let mut leases = Vec::new();
+    for line in image.lines() {
+        let summary = Summary::scan(line)?;
+        for part in summary.gpus.iter().filter(|part| part.uuid == uuid) {
+            let held = of(part, summary.exclusive);
+            if !leases.contains(&held) {
+                leases.push(held);
+            }
+        }
+    }
+    Ok(leases)
+}
+
+fn of(part: &Part<'_>, exclusive: bool) -> Held {
+    Held { memory: part.memory, cores_ppm: part.cores_ppm, leases: 1, exclusive }
 }
 
 /// What a share is worth in ppm of the GPU.

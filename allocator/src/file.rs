@@ -7,6 +7,7 @@
 //! allocations.json.corrupt-<time>  a damaged file, kept for people
 //! allocations.json.rebuild         the temporary of a rebuild
 //! containers/<nonce>/              what is shared with a container; made by others, removed here
+//! queue/<ticket>                   the pipe by which one that waits is woken (queue/ticket.rs)
 //! ```
 //!
 //! A change writes the spare and *exchanges* it with the file (renameat2, RENAME_EXCHANGE): as atomic as a plain
@@ -40,6 +41,7 @@ pub(crate) struct Files {
     pub(crate) dir: PathBuf,
     pub(crate) main: PathBuf,
     pub(crate) containers: PathBuf,
+    pub(crate) queue: PathBuf,
     lock: PathBuf,
     spare: PathBuf,
     rebuild: PathBuf,
@@ -73,6 +75,7 @@ impl Files {
             dir: dir.to_owned(),
             main: dir.join("allocations.json"),
             containers: dir.join("containers"),
+            queue: dir.join("queue"),
             lock: dir.join("lock"),
             spare: dir.join("allocations.json.spare"),
             rebuild: dir.join("allocations.json.rebuild"),

@@ -4,10 +4,12 @@
 //! {"version":1,"check":"<16 hex>","boot":"<uuid>","leases":[
 //! {"nonce":"<32 hex>","state":"active","gpus":[{"uuid":"GPU-…","memory":<bytes>,"cores_ppm":<ppm>}],…,"seal":"<16 hex>"},
 //! {…}
+//! ],"queue":[
+//! {"waiter":"<32 hex>","process":{"pid":…,"start":…},…,"request":{…},"seal":"<16 hex>"}
 //! ]}
 //! ```
 //!
-//! It is JSON, one lease per line. `check` is XXH3-64 over everything behind it, so that a torn, cut or edited
+//! It is JSON, one lease per line, and then one waiting request per line if there are any. `check` is XXH3-64 over everything behind it, so that a torn, cut or edited
 //! file is noticed. `seal` is XXH3-64 over the line before it, seeded with the boot id: a line of a damaged file
 //! proves by itself that it is whole and of this boot. Only this module writes the format, so it need not parse
 //! JSON to read it: a line's head is scanned, and the lines that an operation does not concern are copied.
@@ -16,18 +18,22 @@ use std::hash::Hasher;
 use std::ops::Range;
 
 use fgpu_spec::Nonce;
-use memchr::{memchr_iter, memchr2};
+use memchr::{memchr_iter, memchr2, memmem};
+use serde::Serialize;
 use twox_hash::XxHash3_64;
 
-use crate::{Error, Key, Lease};
+use crate::{Error, Key, Lease, Process, Waiter};
 
 /// The version of the format.
 pub(crate) const VERSION: u64 = 1;
 const HEAD: &[u8] = br#"{"version":1,"check":""#;
 const BOOT: &[u8] = br#"","boot":""#;
 const OPEN: &[u8] = b"\",\"leases\":[\n";
+/// Stands between the leases and the waiting requests, on a line of its own.
+const QUEUE: &[u8] = br#"],"queue":["#;
 const CLOSE: &[u8] = b"]}\n";
 const NONCE: &[u8] = br#"{"nonce":""#;
+const WAITER: &[u8] = br#"{"waiter":""#;
 const SEAL: &[u8] = br#","seal":""#;
 /// Digits of a checksum.
 const DIGITS: usize = 16;
@@ -59,7 +65,8 @@ pub(crate) enum Damage {
 pub(crate) struct Image {
     bytes: Vec<u8>,
     lines: Vec<Range<usize>>,
-    /// Whether it was written in another boot: then every lease in it is void.
+    waiters: Vec<Range<usize>>,
+    /// Whether it was written in another boot: then everything in it is void.
     void: bool,
 }
 
@@ -76,13 +83,24 @@ impl Image {
         let body = body.strip_prefix(OPEN).and_then(|body| body.strip_suffix(CLOSE)).ok_or(Damage::Torn)?;
         let mut start = bytes.len() - CLOSE.len() - body.len();
         let mut lines = Vec::with_capacity(body.len() / 256);
+        let mut leases = None;
         for end in memchr_iter(b'\n', body).map(|at| bytes.len() - CLOSE.len() - body.len() + at) {
             let line = &bytes[start..end];
-            lines.push(start..end - usize::from(line.ends_with(b",")));
+            if line == QUEUE {
+                leases = Some(lines.len());
+            } else {
+                lines.push(start..end - usize::from(line.ends_with(b",")));
+            }
             start = end + 1;
         }
+        let waiters = leases.map_or_else(Vec::new, |leases| lines.split_off(leases));
         let void = of_boot != boot.id.as_bytes();
-        Ok(Self { bytes, lines, void })
+        Ok(Self { bytes, lines, waiters, void })
+    }
+
+    /// The lines of the requests that wait, in their order, without separators.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &[u8]> {
+        self.waiters.iter().filter(|_| !self.void).map(|range| &self.bytes[range.clone()])
     }
 
     /// The lines of the leases that hold, without separators.
@@ -95,6 +113,14 @@ impl Image {
         self.lines.iter().filter(|_| self.void).map(|range| &self.bytes[range.clone()])
     }
 
+    /// The place of a ticket in the queue, from 0.
+    pub(crate) fn place_of(&self, ticket: &Nonce) -> Option<usize> {
+        let ticket = ticket.to_string();
+        let is =
+            |line: &[u8]| line.get(WAITER.len()..).is_some_and(|rest| rest.starts_with(ticket.as_bytes()));
+        self.waiters().position(is)
+    }
+
     /// The line with this nonce.
     pub(crate) fn find(&self, nonce: &Nonce) -> Option<&[u8]> {
         let nonce = nonce.to_string();
@@ -102,17 +128,40 @@ impl Image {
             .find(|line| line.get(NONCE.len()..).is_some_and(|rest| rest.starts_with(nonce.as_bytes())))
     }
 
-    /// A file with this one's lines, each as `edit` says, and then `more`.
+    /// A file with this one's leases, each as `edit` says, and then `more`. Who waits stays as he is.
     pub(crate) fn rewrite<'a>(
         &'a self,
         boot: &Boot,
-        mut edit: impl FnMut(&'a [u8]) -> Edit<'a>,
+        edit: impl FnMut(&'a [u8]) -> Edit<'a>,
         more: Option<&'a [u8]>,
     ) -> Draft<'a> {
+        self.rewrite_all(boot, edit, more, |_| Edit::Keep, None)
+    }
+
+    /// A file with this one's leases, each as `edit` says, and then `more`; and with who waits likewise.
+    pub(crate) fn rewrite_all<'a>(
+        &'a self,
+        boot: &Boot,
+        edit: impl FnMut(&'a [u8]) -> Edit<'a>,
+        more: Option<&'a [u8]>,
+        edit_waiter: impl FnMut(&'a [u8]) -> Edit<'a>,
+        more_waiter: Option<&'a [u8]>,
+    ) -> Draft<'a> {
+        let leases = self.edited(&self.lines, edit, more);
+        let waiters = self.edited(&self.waiters, edit_waiter, more_waiter);
+        Draft::with_queue(boot, leases, waiters)
+    }
+
+    fn edited<'a>(
+        &'a self,
+        lines: &[Range<usize>],
+        mut edit: impl FnMut(&'a [u8]) -> Edit<'a>,
+        more: Option<&'a [u8]>,
+    ) -> Vec<&'a [u8]> {
         let mut parts = Vec::new();
         // Lines that stand next to each other stay so, with what is between them.
         let mut kept: Option<Range<usize>> = None;
-        for range in self.lines.iter().filter(|_| !self.void) {
+        for range in lines.iter().filter(|_| !self.void) {
             match edit(&self.bytes[range.clone()]) {
                 Edit::Keep => kept = Some(kept.map_or(range.start, |kept| kept.start)..range.end),
                 edit => {
@@ -125,7 +174,7 @@ impl Image {
         }
         parts.extend(kept.map(|kept| &self.bytes[kept]));
         parts.extend(more);
-        Draft::new(boot, parts)
+        parts
     }
 }
 
@@ -149,19 +198,25 @@ pub(crate) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// A file with these lines, or runs of lines with their separators.
-    pub(crate) fn new(boot: &Boot, lines: impl IntoIterator<Item = &'a [u8]>) -> Self {
+    /// A file with these leases, in which nobody waits.
+    #[cfg(test)]
+    pub(crate) fn new(boot: &Boot, leases: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        Self::with_queue(boot, leases, [])
+    }
+
+    /// A file with these leases, and these requests that wait: lines, or runs of lines with their separators.
+    pub(crate) fn with_queue(
+        boot: &Boot,
+        leases: impl IntoIterator<Item = &'a [u8]>,
+        waiters: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Self {
         let head = [HEAD, &[b'0'; DIGITS], BOOT, boot.id.as_bytes(), OPEN].concat();
         let mut parts = Vec::with_capacity(8);
-        for line in lines {
-            // JSON allows no comma after the last element.
-            if !parts.is_empty() {
-                parts.push(b",\n".as_slice());
-            }
-            parts.push(line);
-        }
-        if !parts.is_empty() {
-            parts.push(b"\n");
+        list(&mut parts, leases);
+        let mut waiters = waiters.into_iter().peekable();
+        if waiters.peek().is_some() {
+            parts.extend([QUEUE, b"\n"]);
+            list(&mut parts, waiters);
         }
         parts.push(CLOSE);
         let mut draft = Self { head, parts };
@@ -183,6 +238,20 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// The elements of a JSON array, each on a line of its own; a comma after the last one is not allowed.
+fn list<'a>(parts: &mut Vec<&'a [u8]>, lines: impl IntoIterator<Item = &'a [u8]>) {
+    let before = parts.len();
+    for line in lines {
+        if parts.len() > before {
+            parts.push(b",\n".as_slice());
+        }
+        parts.push(line);
+    }
+    if parts.len() > before {
+        parts.push(b"\n");
+    }
+}
+
 /// What the file's checksum covers, if it is right.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (check, rest) = bytes.strip_prefix(HEAD)?.split_at_checked(DIGITS)?;
@@ -196,10 +265,10 @@ fn version(bytes: &[u8]) -> Option<u64> {
     str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// A lease as a sealed line.
-pub(crate) fn line(lease: &Lease, boot: &Boot) -> Result<Vec<u8>, Error> {
+/// A lease, or a request that waits, as a sealed line.
+pub(crate) fn line(entry: &impl Serialize, boot: &Boot) -> Result<Vec<u8>, Error> {
     let mut out = Vec::with_capacity(1024);
-    serde_json::to_writer(&mut out, lease).map_err(Error::Unwritable)?;
+    serde_json::to_writer(&mut out, entry).map_err(Error::Unwritable)?;
     out.pop();
     let seal = hex(XxHash3_64::oneshot_with_seed(boot.seed, &out));
     out.extend_from_slice(SEAL);
@@ -211,6 +280,31 @@ pub(crate) fn line(lease: &Lease, boot: &Boot) -> Result<Vec<u8>, Error> {
 /// The lease of a line.
 pub(crate) fn lease(line: &[u8]) -> Result<Lease, Damage> {
     serde_json::from_slice(line).map_err(|_| Damage::Torn)
+}
+
+/// The waiting request of a line.
+pub(crate) fn waiter(line: &[u8]) -> Result<Waiter, Damage> {
+    serde_json::from_slice(line).map_err(|_| Damage::Torn)
+}
+
+/// The line of one that waits, passed once more.
+pub(crate) fn passed_once_more(line: &[u8], boot: &Boot) -> Result<Vec<u8>, Damage> {
+    let (start, end, passed) = passed_in(line).ok_or(Damage::Torn)?;
+    let seal = line.len() - (SEAL.len() + DIGITS + 2);
+    let passed = passed.saturating_add(1).to_string();
+    let mut out = [&line[..start], passed.as_bytes(), &line[end..seal]].concat();
+    let seal = hex(XxHash3_64::oneshot_with_seed(boot.seed, &out));
+    out.extend([SEAL, &seal, b"\"}"].concat());
+    Ok(out)
+}
+
+/// Where in the line it stands how often it was passed, and how often that is.
+fn passed_in(line: &[u8]) -> Option<(usize, usize, u32)> {
+    // Nothing before it is text, so it is the first of that name.
+    let start = memmem::find(line, b",\"passed\":")? + b",\"passed\":".len();
+    let mut rest = line.get(start..)?;
+    let passed = u32::try_from(number(&mut rest)?).ok()?;
+    Some((start, line.len() - rest.len(), passed))
 }
 
 /// The lines of a damaged file that are whole and of this boot, and how many are not.
@@ -225,7 +319,10 @@ pub(crate) fn salvage<'a>(bytes: &'a [u8], boot: &Boot) -> (Vec<&'a [u8]>, usize
         };
         match sealed() {
             Some(line) => whole.push(line),
-            None if line.is_empty() || line.starts_with(br#"{"version""#) || line == b"]}" => {}
+            None if line.is_empty()
+                || line.starts_with(br#"{"version""#)
+                || line == b"]}"
+                || line == QUEUE => {}
             None => damaged += 1,
         }
     }
@@ -300,6 +397,44 @@ fn scan(line: &[u8]) -> Option<Summary<'_>> {
     }
     let tail = rest.strip_prefix(b"\"exclusive\":true,");
     Some(Summary { gpus, owner, exclusive: tail.is_some(), rest: tail.unwrap_or(rest) })
+}
+
+/// The head of a waiting request's line: what everybody behind it needs to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct WaiterHead<'a> {
+    /// Its ticket, as hex digits.
+    pub(crate) ticket: &'a [u8],
+    pub(crate) process: Process,
+    pub(crate) passed: u32,
+    /// The tier and the request, as they stand in the file: equal bytes ask the same.
+    pub(crate) ask: &'a [u8],
+}
+
+impl<'a> WaiterHead<'a> {
+    /// Scans a line that passed its check.
+    pub(crate) fn scan(line: &'a [u8]) -> Result<Self, Damage> {
+        scan_waiter(line).ok_or(Damage::Torn)
+    }
+}
+
+fn scan_waiter(line: &[u8]) -> Option<WaiterHead<'_>> {
+    let mut rest = line.strip_prefix(WAITER)?;
+    let ticket = rest.get(..32)?;
+    rest = rest[32..].strip_prefix(b"\",\"process\":{\"pid\":")?;
+    let pid = i32::try_from(number(&mut rest)?).ok()?;
+    rest = rest.strip_prefix(b",\"start\":")?;
+    let start = number(&mut rest)?;
+    rest = rest.strip_prefix(b"},\"since\":")?;
+    number(&mut rest)?;
+    rest = rest.strip_prefix(b",\"passed\":")?;
+    let passed = u32::try_from(number(&mut rest)?).ok()?;
+    rest = rest.strip_prefix(b",\"key\":{\"namespace\":")?;
+    string(&mut rest)?;
+    rest = rest.strip_prefix(b",\"id\":")?;
+    string(&mut rest)?;
+    rest = rest.strip_prefix(b"},")?;
+    let ask = rest.get(..rest.len().checked_sub(SEAL.len() + DIGITS + 2)?)?;
+    Some(WaiterHead { ticket, process: Process { pid, start }, passed, ask })
 }
 
 /// Takes a string, quotes included.

@@ -3,7 +3,7 @@
 //! A [`Store`] is a directory (`/run/fgpu`) with a lock and a file of [`Lease`]s. [`Store::reserve`] places a
 //! request and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::resize`]
 //! changes its share, [`Store::release`] ends it, and [`Store::reconcile`] ends those whose processes are gone. Free capacity is never stored: it is
-//! what the leases leave over.
+//! what the leases leave over. [`Store::reserve_or_wait`] queues for it.
 //!
 //! # Invariants
 //!
@@ -30,6 +30,7 @@ mod liveness;
 mod observe;
 mod place;
 mod process;
+mod queue;
 mod reason;
 mod rebuild;
 mod reconcile;
@@ -44,5 +45,6 @@ pub use lease::{Claim, Key, Lease, Rules, State};
 pub use observe::{Change, Observer};
 pub use place::{Decision, GpuReport, Placement, Refusal, Verdict, place};
 pub use process::Process;
+pub use queue::{Ticket, Turn, Waiter, Waiting, look_again};
 pub use rebuild::Rebuilt;
 pub use store::{Explanation, Store};

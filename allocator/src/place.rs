@@ -13,7 +13,7 @@ use fgpu_spec::{
 
 use crate::capacity::{Held, WHOLE, ppm, worth};
 use crate::choose::{Candidate, choose};
-use crate::{Rules, reason, refusal};
+use crate::{Rules, Waiter, reason, refusal};
 
 /// What a request gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +107,8 @@ pub enum Refusal {
         /// that sets it.
         largest: Option<(u32, usize)>,
     },
+    /// There is room, but a request that waits ahead of it would lose by it.
+    Behind(Box<Waiter>),
 }
 
 impl Refusal {
@@ -119,13 +121,18 @@ impl Refusal {
             Self::TooLarge { .. } => Code::TooLarge,
             Self::OwnerCap { .. } => Code::Denied,
             Self::Short { fragmented: true, .. } => Code::Fragmented,
-            Self::Short { fragmented: false, .. } => Code::NoCapacity,
+            Self::Short { fragmented: false, .. } | Self::Behind(_) => Code::NoCapacity,
         }
+    }
+
+    /// Whether it is worth waiting: a request that is above its owner's cap by itself is refused for ever.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.may_pass() && !matches!(self, Self::OwnerCap { cap_ppm, asked_ppm, .. } if asked_ppm > cap_ppm)
     }
 
     /// Whether it may go away when leases end.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::OwnerCap { .. } | Self::Short { .. })
+        matches!(self, Self::OwnerCap { .. } | Self::Short { .. } | Self::Behind(_))
     }
 }
 
@@ -149,14 +156,20 @@ pub fn place(
     owner_ppm: u64,
 ) -> Decision {
     debug_assert_eq!(inventory.gpus.len(), held.len());
-    let cores_ppm = if request.compute == Compute::Off { 0 } else { request.cores_ppm };
+    let cores_ppm = cores(request);
     let pairs = inventory.gpus.iter().zip(held);
     let gpus: Vec<_> = pairs.map(|(gpu, held)| report(gpu, held, rules, request, cores_ppm)).collect();
     let outcome = decide(inventory, rules, request, tier, &gpus, cores_ppm, owner_ppm);
     Decision { gpus, outcome }
 }
 
-fn report(gpu: &Gpu, held: &Held, rules: &Rules, request: &Request, cores_ppm: u32) -> GpuReport {
+/// SM time that counts against a GPU, in ppm.
+pub(crate) fn cores(request: &Request) -> u32 {
+    if request.compute == Compute::Off { 0 } else { request.cores_ppm }
+}
+
+/// How a GPU of which that much is held stands to a request that takes `cores_ppm`.
+pub(crate) fn report(gpu: &Gpu, held: &Held, rules: &Rules, request: &Request, cores_ppm: u32) -> GpuReport {
     let usable = gpu.usable_memory(rules.reserve_memory);
     let free_memory = usable.saturating_sub(held.memory);
     let free_cores_ppm = WHOLE.saturating_sub(held.cores_ppm);

@@ -60,6 +60,9 @@ impl Store {
         let (spare_lines, _) = salvage(&spare, &self.boot);
         let mut rebuilt = Rebuilt { damaged, ..Rebuilt::default() };
         let mut lines = Vec::new();
+        // Of the damaged file only: in the one before it somebody may wait who has been served since. Who loses his
+        // place queues up anew.
+        let waiters: Vec<_> = main_lines.iter().copied().filter(|line| self.waits(line)).collect();
         let whole = main_lines.into_iter().map(|line| (line, true));
         for (line, latest) in whole.chain(spare_lines.into_iter().map(|line| (line, false))) {
             // A whole line of our own is a lease; one that is not is as good as damaged.
@@ -109,7 +112,7 @@ impl Store {
                 let unkept = std::io::Error::other("neither a link nor a copy of it can be made");
                 return Err(Error::io("keep aside", &self.files.main, unkept));
             }
-            let draft = Draft::new(&self.boot, lines.iter().map(Vec::as_slice));
+            let draft = Draft::with_queue(&self.boot, lines.iter().map(Vec::as_slice), waiters);
             self.files.replace_damaged(&lock, &draft)?;
         }
         let gone = rebuilt.freed.iter().map(|lease| &lease.grant.nonce).chain(&rebuilt.lost);

@@ -5,8 +5,8 @@ use crate::liveness::{Life, judge};
 use crate::{Change, Error, Lease, State, Store};
 
 impl Store {
-    /// Frees the leases of the dead and of earlier boots, learns the inits of containers whose maker died, and
-    /// removes container folders without a lease. Returns what was freed.
+    /// Frees the leases of the dead and of earlier boots, learns the inits of containers whose maker died, takes
+    /// the dead out of the queue, and removes container folders without a lease. Returns what was freed.
     ///
     /// # Errors
     /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no error.
@@ -22,6 +22,7 @@ impl Store {
                 .filter(|nonce| image.find(nonce).is_none())
                 .for_each(|nonce| self.remove_folder(nonce));
         }
+        self.sweep_queue()?;
         self.files.remove_leftovers(&self.files.lock()?)?;
         Ok(freed)
     }
@@ -78,6 +79,10 @@ impl Store {
                 None => Edit::Keep,
             };
             self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+            drop(lock);
+            if !freed.is_empty() {
+                self.wake_first(&image, None);
+            }
         }
         for lease in &freed {
             self.remove_folder(&lease.grant.nonce);

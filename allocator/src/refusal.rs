@@ -58,8 +58,33 @@ pub(crate) fn error(
             }
             text + "; wait for one to end, or see fgpu status"
         }
+        Refusal::Behind(waiter) => format!(
+            "{asks}; there is room, but {} has waited for {} before it and would lose by it; ask with fgpu/wait to \
+             queue up, or see fgpu status",
+            waiter.key.short(),
+            waiter.request.text,
+        ),
     };
     Error::new(refusal.code(), message)
+}
+
+/// The reason alone, in a few words, for a table.
+pub(crate) fn brief(refusal: &Refusal, request: &Request) -> String {
+    match refusal {
+        Refusal::Behind(waiter) => format!("after {}", waiter.key.short()),
+        Refusal::OwnerCap { cap_ppm, held_ppm, .. } => format!(
+            "{} holds {} of {} GPU(s)",
+            request.owner.as_deref().unwrap_or_default(),
+            decimal(*held_ppm),
+            decimal(*cap_ppm)
+        ),
+        Refusal::Short { .. } if request.policy == Policy::Exclusive => "too few empty GPUs".into(),
+        Refusal::Short { largest: Some((ppm, _)), .. } => {
+            format!("no room: {} is the largest that fits", decimal(u64::from(*ppm)))
+        }
+        Refusal::Short { .. } => "no room".into(),
+        other => other.code().to_string(),
+    }
 }
 
 /// `fgpu/fraction=0.25 asks 20320 MiB and 25% of the SMs`

@@ -100,6 +100,8 @@ impl Store {
             return Err(error);
         }
         enforce(&new.grant.gpus, new.grant.compute);
+        drop(lock);
+        self.wake_first(&image, None);
         Ok(Attempt::Done(Some(Box::new([old, new]))))
     }
 }

@@ -10,8 +10,10 @@ use crate::capacity::{self, Holder, Sums};
 use crate::file::{Files, Lock};
 use crate::image::{self, Boot, Damage, Draft, Edit, Image, Summary};
 use crate::liveness::{Life, judge};
-use crate::place::{Decision, Placement, place};
-use crate::{Change, Claim, Error, Host, Key, Lease, Observer, Process, Rules, State, host, refusal};
+use crate::place::{Decision, Placement, Refusal, place};
+use crate::{
+    Change, Claim, Error, Host, Key, Lease, Observer, Process, Rules, State, Ticket, host, queue, refusal,
+};
 
 /// How often a reader without the lock reads again before it takes the lock.
 const READS: usize = 3;
@@ -39,32 +41,64 @@ pub struct Explanation {
 }
 
 /// A request and what decides it.
-struct Ask<'a> {
-    inventory: &'a Inventory,
-    rules: &'a Rules,
-    request: &'a Request,
-    tier: Tier,
+pub(crate) struct Ask<'a> {
+    pub(crate) inventory: &'a Inventory,
+    pub(crate) rules: &'a Rules,
+    pub(crate) request: &'a Request,
+    pub(crate) tier: Tier,
 }
 
 impl Ask<'_> {
-    fn sums(&self, image: &Image, key: Option<&Vec<u8>>) -> Result<Sums, Damage> {
+    pub(crate) fn sums(&self, image: &Image, key: Option<&Vec<u8>>) -> Result<Sums, Damage> {
         // Without a cap nobody asks what the owner holds.
         let owner =
             self.request.owner.as_deref().filter(|owner| self.rules.owner_max_gpus.contains_key(*owner));
         capacity::sum(image, self.inventory, self.rules, owner, key.map(Vec::as_slice))
     }
 
-    fn place(&self, sums: &Sums) -> Decision {
+    pub(crate) fn place(&self, sums: &Sums) -> Decision {
         place(self.inventory, self.rules, self.request, self.tier, &sums.held, sums.owner_ppm)
     }
 }
 
-/// What a look at the leases came to, before anything is written.
-enum Attempt {
+/// What a look at the leases came to.
+pub(crate) enum Attempt {
     Done(Box<Lease>),
-    Refused(fgpu_spec::Error, bool),
+    Refused(Refused),
     /// Leases of the same container are there: a former life of it, most likely.
     SameKey,
+    /// The ticket has no place in the queue: the file was made anew.
+    NoPlace,
+}
+
+/// A refusal in words, and what can be done about it.
+pub(crate) struct Refused {
+    pub(crate) error: fgpu_spec::Error,
+    /// Whether it may go away when the leases of the dead are freed.
+    pub(crate) may_pass: bool,
+    /// Whether it is worth waiting.
+    pub(crate) is_passing: bool,
+    /// Who waits ahead and would lose.
+    pub(crate) behind: Option<Process>,
+    /// Its place in the queue, from 1, and how many wait in all.
+    pub(crate) place: Option<(usize, usize)>,
+}
+
+/// How a reservation stands to the queue.
+pub(crate) enum Stand<'a> {
+    /// It is behind all that wait, and does not wait itself.
+    Aside,
+    /// It waits, or would like to; it takes a place if it has none and is refused.
+    Waits(&'a mut Ticket),
+}
+
+impl Stand<'_> {
+    fn ticket(&self) -> Option<Nonce> {
+        match self {
+            Self::Waits(Ticket { place: Some(place), .. }) => Some(place.nonce),
+            _ => None,
+        }
+    }
 }
 
 impl Store {
@@ -106,7 +140,7 @@ impl Store {
         let key = image::key_head(&claim.key);
         let (mut swept_key, mut swept_all) = (false, false);
         loop {
-            match self.attempt(&ask, claim, nonce, (!swept_key).then_some(&key))? {
+            match self.attempt(&ask, claim, nonce, (!swept_key).then_some(&key), Stand::Aside)? {
                 Attempt::Done(lease) => {
                     self.tell(Change::Granted(&lease));
                     return Ok(*lease);
@@ -115,42 +149,74 @@ impl Store {
                     self.sweep(Some(&key))?;
                     swept_key = true;
                 }
-                Attempt::Refused(_, true) if !swept_all => {
+                Attempt::Refused(Refused { may_pass: true, .. }) if !swept_all => {
                     self.reconcile()?;
                     (swept_key, swept_all) = (true, true);
                 }
-                Attempt::Refused(error, _) => return Err(error),
+                Attempt::Refused(Refused { error, .. }) => return Err(error),
+                Attempt::NoPlace => {}
             }
         }
     }
 
-    fn attempt(
+    pub(crate) fn attempt(
         &self,
         ask: &Ask<'_>,
         claim: &Claim,
         nonce: Nonce,
         same_key: Option<&Vec<u8>>,
+        mut stand: Stand<'_>,
     ) -> Result<Attempt, Error> {
         let lock = self.files.lock()?;
         let image = self.read_locked(&lock)?;
-        let sums = ask.sums(&image, same_key).map_err(|damage| self.damaged(&lock, damage))?;
+        let torn = |damage| self.damaged(&lock, damage);
+        let ticket = stand.ticket();
+        let mut place = ticket.and_then(|ticket| image.place_of(&ticket));
+        if ticket.is_some() && place.is_none() {
+            return Ok(Attempt::NoPlace);
+        }
+        let sums = ask.sums(&image, same_key).map_err(torn)?;
         if sums.same_key {
             return Ok(Attempt::SameKey);
         }
-        let decision = ask.place(&sums);
+        let mut decision = ask.place(&sums);
+        let passed = queue::submit(ask, &image, &sums.held, place, &mut decision).map_err(torn)?;
         match &decision.outcome {
             Ok(placement) => {
                 let lease = lease(ask, claim, nonce, placement.clone());
                 let line = image::line(&lease, &self.boot)?;
-                self.files.replace(&lock, &image.rewrite(&self.boot, |_| Edit::Keep, Some(&line)))?;
+                let passed = queue::count_passes(&image, &passed, &self.boot).map_err(torn)?;
+                let edit = queue::served(place, &passed);
+                let draft = image.rewrite_all(&self.boot, |_| Edit::Keep, Some(&line), edit, None);
+                self.files.replace(&lock, &draft)?;
+                if let Stand::Waits(ticket) = stand {
+                    self.left(lock, &image, ticket);
+                }
                 Ok(Attempt::Done(Box::new(lease)))
             }
             Err(refusal) => {
-                // Nothing is written: the words can be made without the lock.
+                if let Stand::Waits(ticket) = &mut stand
+                    && ticket.place.is_none()
+                    && refusal.is_passing()
+                {
+                    self.join(&lock, &image, ask, claim, ticket)?;
+                    place = Some(image.waiters().count());
+                }
+                // Nothing else is written: the words can be made without the lock.
                 drop(lock);
                 let holders = capacity::holders(&self.parse_all(&image)?, ask.inventory);
                 let error = refusal::error(refusal, &decision, ask.request, ask.inventory, &holders);
-                Ok(Attempt::Refused(error, refusal.may_pass()))
+                let waiting = image.waiters().count();
+                Ok(Attempt::Refused(Refused {
+                    error,
+                    may_pass: refusal.may_pass(),
+                    is_passing: refusal.is_passing(),
+                    behind: match refusal {
+                        Refusal::Behind(waiter) => Some(waiter.process),
+                        _ => None,
+                    },
+                    place: place.map(|place| (place + 1, waiting.max(place + 1))),
+                }))
             }
         }
     }
@@ -167,14 +233,19 @@ impl Store {
         tier: Tier,
     ) -> Result<Explanation, Error> {
         self.host.check_proc()?;
-        let mut leases = self.leases()?;
+        let now = self.read()?;
+        let mut leases = self.parse_all(&now)?;
         leases.retain(|lease| !matches!(judge(&self.host, lease), Ok(Life::Dead)));
         let lines =
             leases.iter().map(|lease| image::line(lease, &self.boot)).collect::<Result<Vec<_>, _>>()?;
-        let draft = Draft::new(&self.boot, lines.iter().map(Vec::as_slice));
-        let image = Image::parse(draft.concat(), &self.boot).map_err(|damage| self.damage(damage, None))?;
+        let waiters = now.waiters().filter(|line| self.waits(line));
+        let draft = Draft::with_queue(&self.boot, lines.iter().map(Vec::as_slice), waiters);
+        let torn = |damage| self.damage(damage, None);
+        let image = Image::parse(draft.concat(), &self.boot).map_err(torn)?;
         let ask = Ask { inventory, rules, request, tier };
-        let decision = ask.place(&ask.sums(&image, None).map_err(|damage| self.damage(damage, None))?);
+        let sums = ask.sums(&image, None).map_err(torn)?;
+        let mut decision = ask.place(&sums);
+        queue::submit(&ask, &image, &sums.held, None, &mut decision).map_err(torn)?;
         let holders = capacity::holders(&leases, inventory);
         let refusal = decision.outcome.as_ref().err();
         let error = refusal.map(|refusal| refusal::error(refusal, &decision, request, inventory, &holders));
@@ -221,6 +292,8 @@ impl Store {
                     let lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
                     let edit = |line| if line == old { Edit::Drop } else { Edit::Keep };
                     self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+                    drop(lock);
+                    self.wake_first(&image, None);
                     Some(lease)
                 }
             }
@@ -252,12 +325,16 @@ impl Store {
                     |line: &[u8]| Summary::scan(line).is_ok_and(|summary| summary.rest.starts_with(&key));
                 let edit = |line| if mine(line) { Edit::Drop } else { Edit::Keep };
                 self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+                drop(lock);
+                self.wake_first(&image, None);
             }
         }
         for lease in &released {
             self.remove_folder(&lease.grant.nonce);
             self.tell(Change::Released(lease));
         }
+        // It may have been killed while it waited. The leases are gone either way, and every reconcile tries again.
+        let _ = self.sweep_queue();
         Ok(released)
     }
 
@@ -326,7 +403,7 @@ impl Store {
         Summary::scan(line).map_err(|damage| self.damaged(lock, damage))
     }
 
-    fn parse_all(&self, image: &Image) -> Result<Vec<Lease>, Error> {
+    pub(crate) fn parse_all(&self, image: &Image) -> Result<Vec<Lease>, Error> {
         image.lines().map(image::lease).collect::<Result<_, _>>().map_err(|damage| self.damage(damage, None))
     }
 
@@ -363,7 +440,7 @@ fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, placement: Placement) -> Le
     }
 }
 
-fn new_nonce() -> Result<Nonce, Error> {
+pub(crate) fn new_nonce() -> Result<Nonce, Error> {
     let mut nonce = [0; 16];
     let mut filled = 0;
     while filled < nonce.len() {

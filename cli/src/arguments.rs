@@ -160,7 +160,8 @@ The exit code is the command's; 1 with `fgpu: CODE: MESSAGE` on stderr if it was
 const STATUS_JSON: &str = "\
 JSON: { gpus: [{ index, uuid, model, mig_enabled, usable_memory, granted_memory, granted_cores_ppm,
   exclusive, leases }], leases: [{ namespace, container, grant, state, tier, owner, request, exclusive,
-  held_seconds, init_pid, gpus: [{ index, uuid, memory, cores_ppm }] }] }
+  held_seconds, init_pid, gpus: [{ index, uuid, memory, cores_ppm }] }], queue: [{ position, namespace,
+  container, owner, request, waited_seconds, pid, passed, reason: null or { code, message } }] }
 Memory is in bytes, cores in parts per million of one GPU. state is \"reserving\" or \"active\".";
 
 const GC_JSON: &str = "\

@@ -8,6 +8,7 @@ mod inventory;
 mod node;
 mod output;
 mod quantity;
+mod queue;
 mod release;
 mod resize;
 mod run;

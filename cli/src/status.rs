@@ -1,4 +1,4 @@
-//! `fgpu status`: who holds what.
+//! `fgpu status`: who holds what, and who waits.
 
 use fgpu_allocator::{Lease, State, Store};
 use fgpu_spec::{Error, Inventory, Nonce, Tier};
@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::node::Node;
 use crate::output::{Output, json, word};
 use crate::quantity::{bytes, duration, percent};
+use crate::queue::{self, WaitingStatus};
 use crate::table::Table;
 
 /// Shows every GPU with what of it is granted, and every lease. With a broken driver the leases are still shown.
@@ -16,12 +17,14 @@ use crate::table::Table;
 /// What [`Store::leases`] says; `internal` if the answer cannot be encoded.
 pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
     // Somebody who may not make the directory may still ask.
-    let leases = match node.config.state_dir.exists() {
-        true => Store::open(&node.config.state_dir)?.leases()?,
-        false => Vec::new(),
-    };
+    let store = node.config.state_dir.exists().then(|| Store::open(&node.config.state_dir)).transpose()?;
+    let leases = store.as_ref().map_or(Ok(Vec::new()), Store::leases)?;
     let inventory = node.inventory();
-    let status = status(inventory.as_ref().ok(), node.config.reserve_memory, &leases, now());
+    let (known, now) = (inventory.as_ref().ok(), now());
+    let mut status = status(known, node.config.reserve_memory, &leases, now);
+    if let Some(store) = &store {
+        status.queue = queue::waiting(node, store, known, now)?;
+    }
     let text = if as_json { json(&status)? } else { text(&status) };
     Ok(Output { text, warnings: Vec::new(), failure: inventory.err() })
 }
@@ -38,6 +41,7 @@ fn now() -> u64 {
 struct Status {
     gpus: Vec<GpuStatus>,
     leases: Vec<LeaseStatus>,
+    queue: Vec<WaitingStatus>,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,6 +139,7 @@ fn status(inventory: Option<&Inventory>, reserve: u64, leases: &[Lease], now: u6
                     .collect(),
             })
             .collect(),
+        queue: Vec::new(),
     }
 }
 
@@ -160,7 +165,7 @@ fn text(status: &Status) -> String {
     }
     let mut text = if status.gpus.is_empty() { String::new() } else { gpus.render() + "\n" };
     if status.leases.is_empty() {
-        return text + "No container holds a share.\n";
+        return text + "No container holds a share.\n" + &queue::text(&status.queue);
     }
     let mut leases = Table::new(&["CONTAINER", "GPU", "MEMORY", "SM", "TIER", "OWNER", "SINCE", "STATE"]);
     for lease in &status.leases {
@@ -179,6 +184,7 @@ fn text(status: &Status) -> String {
         }
     }
     text.push_str(&leases.render());
+    text.push_str(&queue::text(&status.queue));
     text
 }
 

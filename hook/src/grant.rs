@@ -11,7 +11,8 @@ use fgpu_spec::{Code, Document, Error, Inventory, Isolation, Nonce, Plan, Reques
 use crate::config::Config;
 use crate::layers::Layers;
 use crate::layout::Layout;
-use crate::{container_files, plan, programs, wait};
+use crate::wait::{self, Ask};
+use crate::{container_files, plan, programs};
 
 /// What the container asks for, if anything. A pause container asks for nothing, whatever its pod asks for.
 ///
@@ -65,15 +66,13 @@ pub(crate) fn reserve<Guard>(
     request: &Request,
     claim: &Claim,
     longest: Duration,
-    mut guard: impl FnMut() -> Result<Guard, Error>,
+    guard: impl FnMut() -> Result<Guard, Error>,
 ) -> Result<(Granted, Guard), Error> {
     let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
     let tier = tier(request, &inventory.driver_version)?;
     let rules = config.rules();
-    let (lease, guard) = wait::until_room(&config.state_dir, request.wait.min(longest), || {
-        let guard = guard()?;
-        Ok((store.reserve(&inventory, &rules, request, tier, claim)?, guard))
-    })?;
+    let ask = Ask { inventory: &inventory, rules: &rules, request, tier };
+    let (lease, guard) = wait::until_room(store, &ask, claim, request.wait.min(longest), guard)?;
     Ok((Granted { inventory, lease }, guard))
 }
 

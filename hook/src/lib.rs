@@ -13,6 +13,7 @@ mod container_files;
 mod devices;
 pub mod events;
 mod grant;
+mod held;
 mod layers;
 mod layout;
 mod lifecycle;

@@ -41,12 +41,13 @@ use fgpu_spec::{Code, Document, Error, Nonce};
 use crate::config::Config;
 use crate::events::refusals_of;
 use crate::grant::Granted;
+use crate::held::Held;
 use crate::layers::Layers;
 use crate::{bundle, cgroup_of, devices, grant, release, store};
 use attach::Attached;
 use entry::Stage;
 use state::State;
-use stop::{Deadline, Held};
+use stop::Deadline;
 use target::Target;
 
 mod attach;

@@ -1,125 +1,158 @@
-//! `fgpu/wait`: try again whenever a lease is released, until the time is up.
+//! `fgpu/wait`: a place in the queue until there is room, or the time is up.
 
-use std::path::Path;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use fgpu_spec::{Code, Error};
+use fgpu_allocator::{Claim, Lease, Process, Rules, Store, Ticket, Turn, look_again};
+use fgpu_spec::{Code, Error, Inventory, Request, Tier};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use std::os::fd::AsFd;
 
-/// At least this often the reservation is tried again even if no file changed: a container that was killed
-/// together with everything that would have released it is found only by looking.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+use crate::held::Held;
 
-/// Runs `attempt` until it succeeds, fails for a reason that time does not heal, or `wait` is over.
+/// What is asked for, and what decides it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) inventory: &'a Inventory,
+    pub(crate) rules: &'a Rules,
+    pub(crate) request: &'a Request,
+    pub(crate) tier: Tier,
+}
+
+/// Takes what is asked for as soon as there is room, for `wait` at most. Each attempt is made under a new `guard`; the one
+/// of the attempt that succeeded is returned.
 ///
 /// # Errors
-/// What `attempt` says; [`Code::TimedOut`] around the last reason when `wait` was given and is over.
-pub(crate) fn until_room<T>(
-    directory: &Path,
+/// Those of [`Store::reserve`]; [`Code::TimedOut`] with the place in the queue and the last reason when `wait` was given
+/// and is over. A signal that ends the process gives the place back first.
+pub(crate) fn until_room<Guard>(
+    store: &Store,
+    ask: &Ask<'_>,
+    claim: &Claim,
     wait: Duration,
-    mut attempt: impl FnMut() -> Result<T, Error>,
-) -> Result<T, Error> {
-    let short = |error: &Error| matches!(error.code, Code::NoCapacity | Code::Fragmented);
+    mut guard: impl FnMut() -> Result<Guard, Error>,
+) -> Result<(Lease, Guard), Error> {
+    let &Ask { inventory, rules, request, tier } = ask;
     if wait.is_zero() {
-        return attempt();
+        let guard = guard()?;
+        return Ok((store.reserve(inventory, rules, request, tier, claim)?, guard));
     }
-    let deadline = Instant::now() + wait;
-    let changes = Watch::new(directory)?;
+    let deadline = Instant::now().checked_add(wait);
+    let me = Process::current()
+        .map_err(|error| Error::io("read", std::path::Path::new("/proc/self/stat"), &error))?;
+    let mut ticket = Ticket::new(me);
     loop {
-        let error = match attempt() {
-            Err(error) if short(&error) => error,
-            done => return done,
+        let held = guard()?;
+        let turn = store.reserve_or_wait(inventory, rules, request, tier, claim, &mut ticket)?;
+        let (position, of, reason) = match turn {
+            Turn::Granted(lease) => return Ok((*lease, held)),
+            Turn::Waiting { position, of, reason } => (position, of, reason),
         };
-        let left = deadline.saturating_duration_since(Instant::now());
+        drop(held);
+        let left = deadline.map_or(Duration::MAX, |time| time.saturating_duration_since(Instant::now()));
         if left.is_zero() {
-            let message = format!("no room came within {} s: {}", wait.as_secs(), error.message);
+            store.leave(&mut ticket)?;
+            let message = format!(
+                "no room came within {}; it was number {position} of {of} in the queue: {}",
+                in_words(wait),
+                reason.message
+            );
             return Err(Error::new(Code::TimedOut, message));
         }
-        changes.next(left.min(LOOK_AGAIN))?;
+        sleep(store, &mut ticket, left.min(look_again(position)))?;
     }
 }
 
-/// Watches the allocator file, which every change replaces by a rename.
-struct Watch(Inotify);
-
-impl Watch {
-    fn new(directory: &Path) -> Result<Self, Error> {
-        let make = || {
-            let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-            inotify.add_watch(directory, AddWatchFlags::IN_MOVED_TO)?;
-            nix::Result::Ok(inotify)
-        };
-        make().map(Self).map_err(|errno| Error::io("watch", directory, &errno.into()))
-    }
-
-    /// Waits for a change, at most for `longest`.
-    fn next(&self, longest: Duration) -> Result<(), Error> {
-        let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout) {
-            // The events say nothing that the file does not; drop them.
-            Ok(_) => while self.0.read_events().is_ok_and(|events| !events.is_empty()) {},
-            Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => {
-                return Err(Error::new(Code::Internal, format!("cannot wait for a release: {errno}")));
-            }
+/// Sleeps until the ticket is woken or `longest` is over. An ending signal gives the place back before it ends us.
+fn sleep(store: &Store, ticket: &mut Ticket, longest: Duration) -> Result<(), Error> {
+    let held = Held::new()?;
+    let Some(place) = ticket.fd() else { return Ok(()) };
+    let mut fds = [PollFd::new(place, PollFlags::POLLIN), PollFd::new(held.as_fd(), PollFlags::POLLIN)];
+    // Rounded up, or the last millisecond would be a busy loop.
+    let timeout = PollTimeout::try_from(longest.as_millis() + 1).unwrap_or(PollTimeout::MAX);
+    match poll(&mut fds, timeout) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+        Err(errno) => {
+            return Err(Error::new(Code::Internal, format!("cannot wait for room: {errno}")));
         }
-        Ok(())
     }
+    let ends = fds[1].any().unwrap_or(false);
+    if ends {
+        store.leave(ticket)?;
+    } else {
+        ticket.wait(Duration::ZERO)?;
+    }
+    Ok(())
+}
+
+/// `30 s`, `1.5 s`.
+fn in_words(time: Duration) -> String {
+    format!("{} s", time.as_secs_f64())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use fgpu_allocator::Key;
+    use fgpu_spec::{Defaults, Gpu};
+
     use super::*;
 
-    fn short() -> Error {
-        Error::new(Code::NoCapacity, "full")
+    fn inventory() -> Inventory {
+        let gpu = r#"{"uuid":"GPU-0","index":0,"minor":0,"model":"Simulated","pci":"","numa":null,
+            "total_memory":1073741824,"reserved_memory":0,"mig_enabled":false}"#;
+        let gpu: Gpu = serde_json::from_str(gpu).unwrap();
+        let text = r#"{"version":1,"boot_id":"","root":"/","driver_version":"","cuda_version":0,"gpus":[],"files":[]}"#;
+        Inventory { gpus: vec![gpu], ..serde_json::from_str(text).unwrap() }
+    }
+
+    fn request(fraction: &str) -> Request {
+        let annotations = BTreeMap::from([("fgpu/fraction".to_owned(), fraction.to_owned())]);
+        Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap()
+    }
+
+    fn claim(id: &str) -> Claim {
+        let key = Key { namespace: "test".into(), id: id.into() };
+        Claim { key, bundle: "/".into(), maker: Process::current().unwrap(), pid_file: None }
+    }
+
+    /// A node whose only GPU is taken, and what waits for half of it.
+    fn wait(time: Duration, meanwhile: impl FnOnce(&Store, &Lease) + Send) -> Result<Lease, Error> {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let (inventory, rules, half) = (inventory(), Rules::default(), request("0.5"));
+        let first = store.reserve(&inventory, &rules, &request("1"), Tier::Quota, &claim("first")).unwrap();
+        let ask = Ask { inventory: &inventory, rules: &rules, request: &half, tier: Tier::Quota };
+        let waited = std::thread::scope(|scope| {
+            scope.spawn(|| meanwhile(&store, &first));
+            until_room(&store, &ask, &claim("second"), time, || Ok(()))
+        });
+        assert_eq!(store.waiters().unwrap(), [], "however it ended, nobody waits");
+        waited.map(|(lease, ())| lease)
     }
 
     #[test]
     fn without_a_wait_there_is_one_attempt() {
-        let mut attempts = 0;
-        let result: Result<(), _> = until_room(Path::new("/nonexistent"), Duration::ZERO, || {
-            attempts += 1;
-            Err(short())
-        });
-        assert_eq!((result, attempts), (Err(short()), 1));
+        assert_eq!(wait(Duration::ZERO, |_, _| {}).unwrap_err().code, Code::NoCapacity);
     }
 
     #[test]
     fn a_release_wakes_the_waiter() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut attempts = 0;
-        let result = until_room(directory.path(), Duration::from_secs(60), || {
-            attempts += 1;
-            if attempts == 1 {
-                // As the allocator does: a temporary file and a rename, after this attempt has looked.
-                std::fs::write(directory.path().join("t"), "").unwrap();
-                std::fs::rename(directory.path().join("t"), directory.path().join("allocations.json"))
-                    .unwrap();
-                return Err(short());
+        let lease = wait(Duration::from_secs(3600), |store, first| {
+            while store.waiters().unwrap().is_empty() {
+                std::thread::yield_now();
             }
-            Ok(attempts)
+            store.release(&first.grant.nonce).unwrap();
         });
-        assert_eq!(result, Ok(2));
+        assert_eq!(lease.unwrap().key.id, "second");
     }
 
     #[test]
-    fn time_runs_out_with_the_last_reason() {
-        let directory = tempfile::tempdir().unwrap();
-        let result: Result<(), _> = until_room(directory.path(), Duration::from_millis(5), || Err(short()));
-        let error = result.unwrap_err();
+    fn time_runs_out_with_the_place_and_the_reason() {
+        let error = wait(Duration::from_millis(5), |_, _| {}).unwrap_err();
         assert_eq!(error.code, Code::TimedOut);
-        assert!(error.message.ends_with("full"), "{error}");
-    }
-
-    #[test]
-    fn what_time_does_not_heal_ends_the_wait() {
-        let directory = tempfile::tempdir().unwrap();
-        let never = Error::new(Code::TooLarge, "never");
-        let result: Result<(), _> =
-            until_room(directory.path(), Duration::from_secs(60), || Err(never.clone()));
-        assert_eq!(result, Err(never));
+        let start = "no room came within 0.005 s; it was number 1 of 1 in the queue: fgpu/fraction=0.5 asks";
+        assert!(error.message.starts_with(start), "{error}");
+        assert!(error.message.contains("held by test/first"), "{error}");
     }
 }

@@ -33,6 +33,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Compute;
 
 mod key;
@@ -43,7 +45,8 @@ mod word;
 pub use key::{annotations_from_env, container_name, is_sandbox};
 
 /// How GPUs are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// Best fit: the GPU that is left with the least.
     #[default]
@@ -55,7 +58,8 @@ pub enum Policy {
 }
 
 /// The tier the user insists on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Isolation {
     /// The strongest that the node can give.
     #[default]
@@ -71,7 +75,8 @@ pub enum Isolation {
 }
 
 /// How much device memory per GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MemoryAsk {
     /// Bytes.
     Bytes(u64),
@@ -81,7 +86,7 @@ pub enum MemoryAsk {
 
 /// `fgpu/device` or `fgpu/model`: a GPU passes if it matches one of `any` (or `any` is empty) and none of
 /// `not`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Filter {
     /// At least one of these must match.
     pub any: Vec<String>,
@@ -104,8 +109,8 @@ pub struct Defaults {
     pub allow_none: bool,
 }
 
-/// A valid request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A valid request. One that waits is written down as it is, so that others can tell what it waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// Number of distinct GPUs, 1 to 64.
     pub count: u32,

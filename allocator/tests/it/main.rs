@@ -9,4 +9,5 @@ mod hammer;
 mod model;
 mod node;
 mod operations;
+mod queue;
 mod recovery;

@@ -15,9 +15,9 @@ use super::file_system;
 use super::mounts::{Mounts, place};
 use super::resolve::{self, Creations, Root, denied, refusal};
 use super::source::Source;
-use super::stop::Held;
 use super::target::Target;
 use super::ungranted::Device;
+use crate::held::Held;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 

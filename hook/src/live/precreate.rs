@@ -19,9 +19,10 @@ use fgpu_spec::{Code, Document, Error};
 use serde::Deserialize;
 
 use super::entry::{self, Stage};
-use super::stop::{Deadline, Held};
+use super::stop::Deadline;
 use super::{WORK, writable};
 use crate::config::Config;
+use crate::held::Held;
 use crate::prepare::{self, Container};
 use crate::{bundle, grant};
 

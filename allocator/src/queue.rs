@@ -1,0 +1,87 @@
+//! The queue: requests that wait for room, in the order in which they came.
+//!
+//! It is a part of the allocator file, so that a grant and the end of its wait are one commit.
+//!
+//! - **Order.** Every request is behind those that wait already, one that does not wait itself included. It is granted if it
+//!   fits and cannot delay any of those ahead of it ([`gate`]): nobody knows when a container ends, so it must not delay them
+//!   in whatever order the containers end.
+//! - **Waking.** Whoever makes room wakes the first in the queue that lives, after the commit, by a byte in that waiter's
+//!   pipe ([`ticket`]). The first takes the room, or if it cannot, looks who behind it can and wakes that one; whoever was
+//!   granted something wakes the first again. So a release wakes one process, and one more for each grant that comes of it.
+//! - **Nothing is lost.** Each waiter looks by itself as well, the first once a second and those behind it less often: a waker
+//!   that was killed between its commit and its byte costs that much time and nothing else.
+//! - **Death.** A waiter is a process with its start time, as the holder of a lease is. The dead are taken out by whoever
+//!   finds one in its way, and by every reconcile. No age takes anybody out: a waiter goes when its own time is up.
+
+use std::time::Duration;
+
+use fgpu_spec::{Error, Nonce, Request, Tier};
+use serde::{Deserialize, Serialize};
+
+use crate::{Key, Lease, Process};
+
+mod gate;
+mod line;
+mod operations;
+mod ticket;
+
+pub(crate) use operations::{count_passes, served, submit};
+pub use ticket::Ticket;
+
+/// How often the first in the queue looks without having been woken.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A request that waits, as it stands in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// Names its place in the queue.
+    #[serde(rename = "waiter")]
+    pub ticket: Nonce,
+    /// The process that waits; the place lasts as long as it lives.
+    pub process: Process,
+    /// Since when it waits: CLOCK_BOOTTIME in ns. It decides nothing.
+    pub since: u64,
+    /// How often a request behind it was given room on a GPU that it could use itself.
+    pub passed: u32,
+    /// The container.
+    pub key: Key,
+    /// The tier that it will get.
+    pub tier: Tier,
+    /// What it asks for.
+    pub request: Request,
+}
+
+/// A waiting request as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its place, 1 being the first.
+    pub position: usize,
+    /// Who waits for what.
+    pub waiter: Waiter,
+    /// Why it waits; `None` if it could go, and will as soon as its process looks.
+    pub reason: Option<Error>,
+    /// The same in a few words.
+    pub brief: String,
+}
+
+/// What came of a look.
+#[derive(Debug)]
+pub enum Turn {
+    /// It is granted, and out of the queue.
+    Granted(Box<Lease>),
+    /// It waits.
+    Waiting {
+        /// Its place, 1 being the first.
+        position: usize,
+        /// How many wait in all.
+        of: usize,
+        /// Why.
+        reason: Error,
+    },
+}
+
+/// How long a waiter at `position` (from 1) sleeps at most. Those far behind look more rarely, so that a thousand
+/// of them are no load: together they look some forty times a second.
+pub fn look_again(position: usize) -> Duration {
+    LOOK + LOOK / 8 * u32::try_from(position.saturating_sub(1)).unwrap_or(u32::MAX).min(1 << 16)
+}

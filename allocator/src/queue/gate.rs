@@ -1,0 +1,134 @@
+//! Who may go before whom. A function of its arguments.
+//!
+//! A request may be granted before one that waits ahead of it if it cannot delay it, in whatever order the containers
+//! that run now may end. For each GPU on which it would get a share, one of these must hold:
+//!
+//! 1. The one ahead could not use the GPU, even if it were empty.
+//! 2. The one ahead would fit there now, with the share granted. (It wants several GPUs and lacks others.)
+//! 3. The one ahead does not fit there now, but with the share granted the end of *any single* container on the GPU makes
+//!    room for it. So whichever ends first, it does not miss it.
+//!
+//! More ends only make more room, so these hold for ever after; and since every GPU is as good for the one ahead as before,
+//! so are several. 2 and 3 are counted, and after [`PASSES`] of them the GPU is kept free for the one ahead all the same:
+//! should the reasoning have a hole, nobody starves in it.
+//!
+//! Who waits only because the owner's cap is reached has no claim on room, which would be everybody else's to lose. It has
+//! one on the cap: a later request of the same owner may not take what is left of it.
+
+use fgpu_spec::{Inventory, Isolation, Policy, Request};
+
+use crate::Rules;
+use crate::capacity::{Held, WHOLE, worth};
+use crate::place::{Placement, Verdict, cores, report};
+
+/// How often a request may be passed on GPUs that it could use.
+pub(crate) const PASSES: u32 = 100;
+
+/// What a grant does to a request that waits ahead of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It takes nothing that the other could use.
+    None,
+    /// It takes some of what the other could use, and cannot delay it.
+    Passes,
+    /// It may delay it.
+    Delays,
+}
+
+/// What would be granted.
+#[derive(Debug)]
+pub(crate) struct Candidate<'a> {
+    /// Per GPU: its place in the inventory, what is held of it now, what would be added, and by whom it is held,
+    /// as one [`Held`] per lease.
+    pub(crate) parts: Vec<Part>,
+    pub(crate) owner: Option<&'a str>,
+    /// In ppm of whole GPUs.
+    pub(crate) worth_ppm: u64,
+}
+
+/// See [`Candidate`].
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) gpu: usize,
+    pub(crate) held: Held,
+    pub(crate) added: Held,
+    pub(crate) leases: Vec<Held>,
+}
+
+/// What granting `candidate` does to `ahead`, whose owner holds `owner_ppm` in all if it has a cap.
+pub(crate) fn effect(
+    inventory: &Inventory,
+    rules: &Rules,
+    ahead: &Request,
+    owner_ppm: Option<u64>,
+    candidate: &Candidate<'_>,
+) -> Effect {
+    let cap = ahead.owner.as_ref().and_then(|owner| rules.owner_max_gpus.get(owner));
+    if let (Some(&cap), Some(held_ppm)) = (cap, owner_ppm) {
+        let cap_ppm = u64::from(cap) * u64::from(WHOLE);
+        let (least, most) = worths(inventory, rules, ahead);
+        if ahead.owner.as_deref() == candidate.owner {
+            if held_ppm + candidate.worth_ppm + most > cap_ppm {
+                return Effect::Delays;
+            }
+        } else if held_ppm + least > cap_ppm {
+            return Effect::None;
+        }
+    }
+    let effects = candidate.parts.iter().map(|part| on_gpu(inventory, rules, ahead, part));
+    effects.fold(Effect::None, |one, other| match (one, other) {
+        (Effect::Delays, _) | (_, Effect::Delays) => Effect::Delays,
+        (Effect::Passes, _) | (_, Effect::Passes) => Effect::Passes,
+        _ => Effect::None,
+    })
+}
+
+fn on_gpu(inventory: &Inventory, rules: &Rules, ahead: &Request, part: &Part) -> Effect {
+    let gpu = &inventory.gpus[part.gpu];
+    let on = |held: Held| report(gpu, &held, rules, ahead, cores(ahead)).verdict;
+    match on(Held::default()) {
+        Verdict::OtherDevice | Verdict::OtherModel => return Effect::None,
+        // Where a slice fits depends on where the others are, and not on how much is left.
+        _ if gpu.mig_enabled => {
+            let may_use = ahead.mig.is_some() || matches!(ahead.isolation, Isolation::Auto | Isolation::Mig);
+            return if may_use { Effect::Delays } else { Effect::None };
+        }
+        Verdict::Fits => {}
+        _ => return Effect::None,
+    }
+    let with = part.held + part.added;
+    if on(with) == Verdict::Fits {
+        return Effect::Passes;
+    }
+    let fits_without = |lease: &Held| on(with - *lease) == Verdict::Fits;
+    let fits_now = on(part.held) == Verdict::Fits;
+    if !fits_now && !part.leases.is_empty() && part.leases.iter().all(fits_without) {
+        Effect::Passes
+    } else {
+        Effect::Delays
+    }
+}
+
+/// The least and the most that a request can be worth on this node, in ppm of whole GPUs.
+fn worths(inventory: &Inventory, rules: &Rules, request: &Request) -> (u64, u64) {
+    let exclusive = request.policy == Policy::Exclusive;
+    let each = inventory.gpus.iter().filter_map(|gpu| {
+        let empty = report(gpu, &Held::default(), rules, request, cores(request));
+        let worth = worth(gpu, rules, empty.asked_memory, cores(request), exclusive);
+        (empty.verdict == Verdict::Fits).then_some(worth)
+    });
+    let (least, most) = each.fold((u64::MAX, 0), |(least, most), one| (one.min(least), one.max(most)));
+    let count = u64::from(request.count.max(1));
+    (least.min(most) * count, most * count)
+}
+
+/// The shares of a placement by their places in the inventory, each as one [`Held`].
+pub(crate) fn shares(inventory: &Inventory, placement: &Placement) -> Vec<(usize, Held)> {
+    let place = |uuid: &str| inventory.gpus.iter().position(|gpu| gpu.uuid == uuid);
+    let share = |gpu: &fgpu_spec::GrantedGpu| {
+        let held =
+            Held { memory: gpu.memory, cores_ppm: gpu.cores_ppm, leases: 1, exclusive: placement.exclusive };
+        Some((place(&gpu.uuid)?, held))
+    };
+    placement.gpus.iter().filter_map(share).collect()
+}

@@ -1,0 +1,373 @@
+//! What the store does with the queue.
+
+use std::collections::{HashMap, HashSet};
+
+use fgpu_spec::{Inventory, Nonce, Request, Tier};
+
+use super::line::{Gate, Queue, Scene};
+use super::ticket::{self, Place, Ticket};
+use super::{Turn, Waiter, Waiting};
+use crate::capacity::{self, Held};
+use crate::file::Lock;
+use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
+use crate::place::{Decision, Placement, Refusal, place};
+use crate::store::{Ask, Attempt, Refused, Stand, new_nonce};
+use crate::{Change, Claim, Error, Rules, Store, host, refusal};
+
+/// Has a decision wait for those ahead: the first `place` of the queue, or everybody. Returns who is passed if it stays a
+/// grant.
+pub(crate) fn submit(
+    ask: &Ask<'_>,
+    image: &Image,
+    held: &[Held],
+    place: Option<usize>,
+    decision: &mut Decision,
+) -> Result<Vec<usize>, Damage> {
+    let Ok(placement) = &decision.outcome else { return Ok(Vec::new()) };
+    let queue = Queue::read(image, place.unwrap_or(usize::MAX))?;
+    let scene = Scene { image, inventory: ask.inventory, rules: ask.rules, held };
+    match scene.gate(&queue, ask.request.owner.as_deref(), placement)? {
+        Gate::Open(passed) => Ok(passed),
+        Gate::Shut(by) => {
+            let waiter = image::waiter(queue.entries[by].line)?;
+            decision.outcome = Err(Refusal::Behind(Box::new(waiter)));
+            Ok(Vec::new())
+        }
+    }
+}
+
+/// The lines of those who are passed, each counting once more.
+pub(crate) fn count_passes(
+    image: &Image,
+    passed: &[usize],
+    boot: &Boot,
+) -> Result<Vec<(usize, Vec<u8>)>, Damage> {
+    let mut wanted = passed.iter().copied().peekable();
+    let lines = image.waiters().enumerate().filter(|(at, _)| wanted.next_if_eq(at).is_some());
+    lines.map(|(at, line)| Ok((at, image::passed_once_more(line, boot)?))).collect()
+}
+
+/// What becomes of the queue's lines when the one at `place` is served.
+pub(crate) fn served<'a>(
+    place: Option<usize>,
+    passed: &'a [(usize, Vec<u8>)],
+) -> impl FnMut(&'a [u8]) -> Edit<'a> {
+    let (mut at, mut passed) = (0, passed.iter().peekable());
+    move |_| {
+        let here = at;
+        at += 1;
+        match passed.next_if(|(at, _)| *at == here) {
+            Some((_, line)) => Edit::Replace(line),
+            None if place == Some(here) => Edit::Drop,
+            None => Edit::Keep,
+        }
+    }
+}
+
+impl Store {
+    /// [`Store::reserve`], or a place in the queue.
+    ///
+    /// Call it anew after each [`Ticket::wait`], which should last [`super::look_again`] at most. The ticket's place ends with
+    /// a grant, with an error, and with [`Store::leave`].
+    ///
+    /// # Errors
+    /// As [`Store::reserve`], but for shortages that may pass.
+    pub fn reserve_or_wait(
+        &self,
+        inventory: &Inventory,
+        rules: &Rules,
+        request: &Request,
+        tier: Tier,
+        claim: &Claim,
+        ticket: &mut Ticket,
+    ) -> Result<Turn, fgpu_spec::Error> {
+        let turn = self.take_turn(&Ask { inventory, rules, request, tier }, claim, ticket);
+        if turn.is_err() {
+            // Its own error says more than what becomes of the place, which ends with the process at the latest.
+            let _ = self.leave(ticket);
+        }
+        turn
+    }
+
+    fn take_turn(&self, ask: &Ask<'_>, claim: &Claim, ticket: &mut Ticket) -> Result<Turn, fgpu_spec::Error> {
+        let nonce = new_nonce()?;
+        let key = image::key_head(&claim.key);
+        // Who was woken is in haste. Who woke up by itself, as the first, looks for what nobody told.
+        let (mut swept_key, mut thorough) = (ticket.place.is_some(), ticket.woken);
+        loop {
+            let stand = match ticket.place {
+                None if !thorough => Stand::Aside,
+                _ => Stand::Waits(ticket),
+            };
+            match self.attempt(ask, claim, nonce, (!swept_key).then_some(&key), stand)? {
+                Attempt::Done(lease) => {
+                    self.tell(Change::Granted(&lease));
+                    return Ok(Turn::Granted(lease));
+                }
+                Attempt::SameKey => {
+                    self.sweep(Some(&key))?;
+                    swept_key = true;
+                }
+                Attempt::NoPlace => ticket.place = None,
+                Attempt::Refused(Refused { is_passing: false, error, .. }) => return Err(error),
+                Attempt::Refused(Refused { behind: Some(process), .. })
+                    if matches!(self.host.is_alive(process), Ok(false)) =>
+                {
+                    self.sweep_queue()?;
+                }
+                Attempt::Refused(Refused { place: None, .. }) => {
+                    self.reconcile()?;
+                    (swept_key, thorough) = (true, true);
+                }
+                Attempt::Refused(Refused { error, place: Some((position, of)), .. }) => {
+                    let leads = self.leads(ticket)?;
+                    if leads && !thorough {
+                        self.reconcile()?;
+                        thorough = true;
+                        continue;
+                    }
+                    if leads {
+                        self.dispatch(ask.inventory, ask.rules)?;
+                    }
+                    return Ok(Turn::Waiting { position, of, reason: error });
+                }
+            }
+        }
+    }
+
+    /// Takes a place at the end of the queue. With the lock held, so that whoever makes room next sees it.
+    pub(crate) fn join(
+        &self,
+        lock: &Lock,
+        image: &Image,
+        ask: &Ask<'_>,
+        claim: &Claim,
+        ticket: &mut Ticket,
+    ) -> Result<(), Error> {
+        let place = Place::make(&self.files.queue, new_nonce()?)?;
+        let waiter = Waiter {
+            ticket: place.nonce,
+            process: ticket.process,
+            since: host::boottime(),
+            passed: 0,
+            key: claim.key.clone(),
+            tier: ask.tier,
+            request: ask.request.clone(),
+        };
+        let line = image::line(&waiter, &self.boot)?;
+        let draft = image.rewrite_all(&self.boot, |_| Edit::Keep, None, |_| Edit::Keep, Some(&line));
+        if let Err(error) = self.files.replace(lock, &draft) {
+            ticket::remove(&self.files.queue, &place.nonce.to_string());
+            return Err(error);
+        }
+        ticket.place = Some(place);
+        Ok(())
+    }
+
+    /// What follows when a ticket's line is gone.
+    pub(crate) fn left(&self, lock: Lock, image: &Image, ticket: &mut Ticket) {
+        let Some(place) = ticket.place.take() else { return };
+        ticket::remove(&self.files.queue, &place.nonce.to_string());
+        drop(lock);
+        self.wake_first(image, Some(&place.nonce));
+    }
+
+    /// Gives a place in the queue back. Does nothing without one.
+    ///
+    /// # Errors
+    /// As [`Error`] says; then it ends with the process.
+    pub fn leave(&self, ticket: &mut Ticket) -> Result<(), Error> {
+        let Some(nonce) = ticket.place.as_ref().map(|place| place.nonce) else { return Ok(()) };
+        let lock = self.files.lock()?;
+        let image = self.read_locked(&lock)?;
+        let place = image.place_of(&nonce);
+        if place.is_some() {
+            let edit = served(place, &[]);
+            self.files.replace(&lock, &image.rewrite_all(&self.boot, |_| Edit::Keep, None, edit, None))?;
+        }
+        self.left(lock, &image, ticket);
+        Ok(())
+    }
+
+    /// Who waits, in the order of the queue; the dead left out. Takes no lock unless the file changes all the time.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn waiters(&self) -> Result<Vec<Waiter>, Error> {
+        let image = self.read()?;
+        let living = image.waiters().filter(|line| self.waits(line));
+        living.map(image::waiter).collect::<Result<_, _>>().map_err(|damage| self.damage(damage, None))
+    }
+
+    /// Who waits and why, in the order of the queue; the dead left out.
+    ///
+    /// # Errors
+    /// As [`Store::waiters`].
+    pub fn waiting(&self, inventory: &Inventory, rules: &Rules) -> Result<Vec<Waiting>, Error> {
+        let image = self.read()?;
+        let torn = |damage| self.damage(damage, None);
+        let holders = capacity::holders(&self.parse_all(&image)?, inventory);
+        let held = capacity::sum(&image, inventory, rules, None, None).map_err(torn)?.held;
+        let scene = Scene { image: &image, inventory, rules, held: &held };
+        let mut waiting = Vec::new();
+        let mut queue = Queue::read(&image, usize::MAX).map_err(torn)?;
+        queue.entries.retain(|entry| self.waits(entry.line));
+        let mut behind = std::mem::take(&mut queue.entries).into_iter();
+        let mut next = behind.next();
+        while let Some(entry) = next {
+            let waiter = image::waiter(entry.line).map_err(torn)?;
+            let request = &waiter.request;
+            let mut decision = scene.place(request, waiter.tier).map_err(torn)?;
+            if let Ok(placement) = &decision.outcome
+                && let Gate::Shut(by) =
+                    scene.gate(&queue, request.owner.as_deref(), placement).map_err(torn)?
+            {
+                let other = image::waiter(queue.entries[by].line).map_err(torn)?;
+                decision.outcome = Err(Refusal::Behind(Box::new(other)));
+            }
+            let refused = decision.outcome.as_ref().err();
+            waiting.push(Waiting {
+                position: waiting.len() + 1,
+                reason: refused
+                    .map(|refused| refusal::error(refused, &decision, request, inventory, &holders)),
+                brief: refused
+                    .map_or_else(|| "about to start".into(), |refused| refusal::brief(refused, request)),
+                waiter,
+            });
+            queue.entries.push(entry);
+            next = behind.next();
+        }
+        Ok(waiting)
+    }
+
+    /// Whether the process of this line lives; one of whom that cannot be told does.
+    pub(crate) fn waits(&self, line: &[u8]) -> bool {
+        WaiterHead::scan(line).is_ok_and(|head| self.is_there(head.process))
+    }
+
+    fn is_there(&self, process: crate::Process) -> bool {
+        !matches!(self.host.is_alive(process), Ok(false))
+    }
+
+    /// Wakes the first in the queue that lives, after a commit that made room. `except` has left it.
+    pub(crate) fn wake_first(&self, image: &Image, except: Option<&Nonce>) {
+        let except = except.map(Nonce::to_string);
+        let tickets = image.waiters().filter_map(|line| WaiterHead::scan(line).ok());
+        let _ = tickets
+            .filter_map(|head| str::from_utf8(head.ticket).ok())
+            .filter(|ticket| Some(*ticket) != except.as_deref())
+            .any(|ticket| ticket::wake(&self.files.queue, ticket));
+    }
+
+    /// Whether everybody ahead is dead.
+    fn leads(&self, ticket: &Ticket) -> Result<bool, Error> {
+        let Some(place) = &ticket.place else { return Ok(false) };
+        let image = self.read()?;
+        let ahead = image.waiters().take(image.place_of(&place.nonce).unwrap_or(0));
+        Ok(!ahead.into_iter().any(|line| self.waits(line)))
+    }
+
+    /// Wakes the first behind the leader that can be granted what it asks.
+    fn dispatch(&self, inventory: &Inventory, rules: &Rules) -> Result<(), Error> {
+        loop {
+            let image = self.read()?;
+            if image.waiters().nth(1).is_none() {
+                return Ok(());
+            }
+            match self.next(&image, inventory, rules).map_err(|damage| self.damage(damage, None))? {
+                Next::Nobody => return Ok(()),
+                Next::Dead => self.sweep_queue()?,
+            }
+        }
+    }
+
+    /// One pass over the queue.
+    fn next(&self, image: &Image, inventory: &Inventory, rules: &Rules) -> Result<Next, Damage> {
+        let held = capacity::sum(image, inventory, rules, None, None)?.held;
+        let scene = Scene { image, inventory, rules, held: &held };
+        let mut queue = Queue::read(image, usize::MAX)?;
+        let mut placements: HashMap<usize, Option<Placement>> = HashMap::new();
+        let all = std::mem::take(&mut queue.entries);
+        for entry in all {
+            let (tier, request) = &queue.asks[entry.ask];
+            let placement = match placements.get(&entry.ask) {
+                Some(known) => known,
+                None => {
+                    let outcome = scene.place(request, *tier)?.outcome.ok();
+                    placements.entry(entry.ask).or_insert(outcome)
+                }
+            };
+            if let Some(placement) = placement {
+                match scene.gate(&queue, request.owner.as_deref(), placement)? {
+                    Gate::Open(_) => {
+                        if ticket::wake(&self.files.queue, entry.ticket) {
+                            return Ok(Next::Nobody);
+                        }
+                    }
+                    Gate::Shut(by) if !self.is_there(queue.entries[by].process) => return Ok(Next::Dead),
+                    Gate::Shut(_) => {}
+                }
+            }
+            queue.entries.push(entry);
+        }
+        Ok(Next::Nobody)
+    }
+
+    /// Takes the dead out of the queue, and pipes that nobody has.
+    pub(crate) fn sweep_queue(&self) -> Result<(), Error> {
+        let folder = &self.files.queue;
+        let pipes = ticket::pipes(folder).map_err(|source| Error::io("list", folder, source))?;
+        let image = self.read()?;
+        if pipes.is_empty() && image.waiters().next().is_none() {
+            return Ok(());
+        }
+        self.host.check_proc()?;
+        let torn = |damage| self.damage(damage, None);
+        let heads = heads(&image).map_err(torn)?;
+        let tickets: HashSet<&[u8]> = heads.iter().map(|head| head.ticket).collect();
+        let dead: HashSet<&[u8]> =
+            heads.iter().filter(|head| !self.is_there(head.process)).map(|head| head.ticket).collect();
+        if dead.is_empty() && pipes.iter().all(|pipe| tickets.contains(pipe.as_bytes())) {
+            return Ok(());
+        }
+        let lock = self.files.lock()?;
+        let image = self.read_locked(&lock)?;
+        let is_dead = |line| WaiterHead::scan(line).is_ok_and(|head| dead.contains(head.ticket));
+        let freed = image.waiters().any(is_dead);
+        if freed {
+            let edit = |line| if is_dead(line) { Edit::Drop } else { Edit::Keep };
+            self.files.replace(&lock, &image.rewrite_all(&self.boot, |_| Edit::Keep, None, edit, None))?;
+        }
+        let heads = self::heads(&image).map_err(|damage| self.damaged(&lock, damage))?;
+        let tickets: HashSet<&[u8]> =
+            heads.iter().map(|head| head.ticket).filter(|ticket| !dead.contains(ticket)).collect();
+        // A pipe is made with the lock held and before its line: one that has none now has no waiter.
+        let unheld = pipes.iter().filter(|pipe| !tickets.contains(pipe.as_bytes()));
+        unheld.for_each(|pipe| ticket::remove(folder, pipe));
+        drop(lock);
+        if freed {
+            self.wake_first(&image, None);
+        }
+        Ok(())
+    }
+}
+
+fn heads(image: &Image) -> Result<Vec<WaiterHead<'_>>, Damage> {
+    image.waiters().map(WaiterHead::scan).collect()
+}
+
+/// What a pass over the queue came to.
+enum Next {
+    /// Nobody else can go, or the next one has been told.
+    Nobody,
+    /// Somebody dead is in the way.
+    Dead,
+}
+
+impl Scene<'_> {
+    /// What a request would get if nobody waited.
+    fn place(&self, request: &Request, tier: Tier) -> Result<Decision, Damage> {
+        let owner_ppm = self.owner_ppm(request.owner.as_deref())?.unwrap_or(0);
+        Ok(place(self.inventory, self.rules, request, tier, self.held, owner_ppm))
+    }
+}
