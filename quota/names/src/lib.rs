@@ -18,6 +18,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod nvml;
+
 /// What a function does for the memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -287,16 +289,13 @@ pub const TABLE: &[(Class, &[&str])] = &[
 ];
 
 #[cfg(test)]
-mod tests {
+mod lists {
     extern crate std;
-    use std::collections::HashMap;
     use std::{fs, string::String, vec::Vec};
 
-    use super::{Class, TABLE, class_of};
-
-    /// The lists of names, by the files' names.
-    fn lists() -> Vec<(String, String)> {
-        let folder = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lists")).unwrap();
+    /// The lists of names in a folder of this crate, by the files' names.
+    pub(crate) fn read(folder: &str) -> Vec<(String, String)> {
+        let folder = fs::read_dir(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
         let files = folder.map(|entry| entry.unwrap().path());
         files
             .map(|path| {
@@ -305,10 +304,20 @@ mod tests {
             })
             .collect()
     }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::collections::HashMap;
+    use std::{string::String, vec::Vec};
+
+    use super::{Class, TABLE, class_of};
+    use crate::lists::read;
 
     #[test]
     fn every_drivers_every_name_is_known() {
-        let lists = lists();
+        let lists = read("lists");
         assert!(lists.len() >= 9, "{}", lists.len());
         for (list, names) in &lists {
             assert!(names.lines().count() > 400, "{list}");
@@ -319,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_name_has_one_class_and_some_driver_has_it() {
-        let lists = lists();
+        let lists = read("lists");
         let mut seen = HashMap::new();
         for (class, names) in TABLE {
             for name in *names {

@@ -7,17 +7,24 @@
 //!
 //! - [`devices`]: the grant's GPUs only, numbered as in the limits;
 //! - [`memory`]: total is the limit, used is what the container's processes use;
-//! - [`processes`]: the container's own, with their own pids;
+//! - [`processes`] and [`command`]: the container's own, with their own pids and names;
+//! - [`activity`]: its own part of the GPU's time, and nothing of others';
+//! - [`accounting`]: the driver's accounts of processes, which are of the whole GPU, are not kept here;
+//! - [`topology`]: of the neighbours of a GPU those of the grant;
 //! - [`private`]: the table of functions behind `nvmlInternalGetExportTable`, by which nvidia-smi finds
 //!   devices and processes.
 
 #![no_std]
 
 mod abi;
+mod accounting;
+mod activity;
+mod command;
 mod devices;
 mod memory;
 mod private;
 mod processes;
+mod topology;
 mod wrapped;
 
 #[panic_handler]

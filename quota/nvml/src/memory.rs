@@ -50,6 +50,15 @@ pub(crate) unsafe fn info(device: Device, memory: *mut Memory) -> Result {
     // SAFETY: the caller's promise.
     let result = unsafe { real::nvmlDeviceGetMemoryInfo(device, memory) };
     // SAFETY: null, or written by the library if it succeeded.
+    unsafe { show(device, result, memory) }
+}
+
+/// Makes what the library says of the GPU's memory what the container should see.
+///
+/// # Safety
+/// `memory` is null, or was written by the library if `result` is success.
+unsafe fn show(device: Device, result: Result, memory: *mut Memory) -> Result {
+    // SAFETY: the caller's promise.
     let Some(memory) = (unsafe { memory.as_mut() }).filter(|_| result == SUCCESS) else { return result };
     // SAFETY: a handle that NVML knows, since it just answered.
     match unsafe { limited(device, memory.total, memory.free) } {
@@ -60,6 +69,42 @@ pub(crate) unsafe fn info(device: Device, memory: *mut Memory) -> Result {
         }
         Err(error) => error,
     }
+}
+
+/// The window through which the processor reaches the memory. It is the GPU's, and so is its size; what of it is in use is
+/// not told of others: no more than the container's own memory.
+///
+/// # Safety
+/// As `nvmlDeviceGetBAR1MemoryInfo`.
+pub(crate) unsafe fn bar1(device: Device, window: *mut Memory) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::nvmlDeviceGetBAR1MemoryInfo(device, window) };
+    // SAFETY: null, or written by the library if it succeeded.
+    let Some(window) = (unsafe { window.as_mut() }).filter(|_| result == SUCCESS) else { return result };
+    // SAFETY: a handle that NVML knows, since it just answered.
+    let own = match unsafe { whose(device) } {
+        Ok(Whose::Granted(gpu)) => used(gpu),
+        Ok(Whose::Mig) => return SUCCESS,
+        Ok(Whose::Foreign) => return NO_PERMISSION,
+        Err(error) => return error,
+    };
+    match own {
+        Ok(own) => {
+            window.used = window.used.min(own);
+            window.free = window.total.saturating_sub(window.used);
+            SUCCESS
+        }
+        Err(error) => error,
+    }
+}
+
+/// # Safety
+/// As `nvmlDeviceGetConfComputeProtectedMemoryUsage`.
+pub(crate) unsafe fn protected(device: Device, memory: *mut Memory) -> Result {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory) };
+    // SAFETY: null, or written by the library if it succeeded.
+    unsafe { show(device, result, memory) }
 }
 
 /// # Safety

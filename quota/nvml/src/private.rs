@@ -5,7 +5,6 @@
 //! the lists of processes, from which nvidia-smi's default view takes its box of processes.
 
 use core::ffi::{c_uint, c_void};
-use core::fmt::Write as _;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use fgpu_quota_core::sys;
@@ -14,8 +13,8 @@ use crate::abi::{
     Device, INVALID_ARGUMENT, NO_INSTANCE, NO_PERMISSION, NOT_FOUND, PrivateProcess, Result, SUCCESS,
 };
 use crate::devices::{Whose, limits, whose};
-use crate::processes;
 use crate::wrapped::real;
+use crate::{command, processes};
 
 /// 6c3efec4-8fc9-4e6c-a327-ee696e12f7c4 as a GUID lies in memory.
 const TABLE_ID: [u8; 16] =
@@ -169,40 +168,7 @@ unsafe fn write(entry: *mut PrivateProcess, pid: u32, used: u64) {
         (&raw mut (*entry).protected).write(0);
         let name = &raw mut (*entry).name;
         name.write_bytes(0, 1);
-        read_name(pid, &mut *name);
-    }
-}
-
-/// The process's command, up to its first argument; without a name nvidia-smi does not show it at all.
-fn read_name(pid: u32, name: &mut [u8; 4096]) {
-    let mut path = Path { text: [0; 32], length: 0 };
-    // Cannot fail: a path in /proc has at most 24 bytes.
-    let _ = write!(path, "/proc/{pid}/cmdline");
-    let text = path.text.get(..path.length).and_then(|text| core::str::from_utf8(text).ok());
-    let file = text.and_then(|text| sys::File::open(text, false).ok());
-    let Some((_, room)) = name.split_last_mut() else { return };
-    let length = file.and_then(|file| file.read(room).ok()).unwrap_or(0);
-    let end = room.iter().take(length).position(|&byte| byte == 0).unwrap_or(length);
-    room.iter_mut().skip(end).for_each(|byte| *byte = 0);
-    if end == 0
-        && let Some(start) = room.first_mut()
-    {
-        *start = b'-';
-    }
-}
-
-/// A short text on the stack.
-struct Path {
-    text: [u8; 32],
-    length: usize,
-}
-
-impl core::fmt::Write for Path {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let room = self.text.get_mut(self.length..self.length + text.len()).ok_or(core::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.length += text.len();
-        Ok(())
+        command::read(pid, &mut *name);
     }
 }
 

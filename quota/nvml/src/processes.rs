@@ -5,8 +5,8 @@ use core::ffi::{c_uint, c_void};
 use fgpu_quota_core::{files, kernel};
 
 use crate::abi::{
-    Device, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NO_INSTANCE, NO_PERMISSION, ProcessV1, ProcessV2, Result,
-    SUCCESS,
+    ARGUMENT_VERSION_MISMATCH, Detail, DetailList, Device, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NO_INSTANCE,
+    NO_PERMISSION, ProcessV1, ProcessV2, Result, SUCCESS, version,
 };
 use crate::devices::{Whose, whose};
 
@@ -82,7 +82,34 @@ pub(crate) unsafe fn compute_v2(device: Device, count: *mut c_uint, list: *mut P
     unsafe { fill(device, count, list, entry) }
 }
 
-/// The other lists: graphics and MPS. Whom the real library would name there is not known to be ours.
+/// # Safety
+/// As `nvmlDeviceGetRunningProcessDetailList`.
+pub(crate) unsafe fn details(device: Device, list: *mut DetailList) -> Result {
+    /// Modes: compute, and the last one, MPS.
+    const COMPUTE: u32 = 0;
+    const LAST: u32 = 2;
+    // SAFETY: the caller's promise.
+    let Some(list) = (unsafe { list.as_mut() }) else { return INVALID_ARGUMENT };
+    if list.version != version::<DetailList>(1) {
+        return ARGUMENT_VERSION_MISMATCH;
+    }
+    let entry = |pid, used| Detail {
+        pid,
+        used,
+        gpu_instance: NO_INSTANCE,
+        compute_instance: NO_INSTANCE,
+        protected: 0,
+    };
+    match list.mode {
+        // SAFETY: the caller's promise: the entries have room for the count.
+        COMPUTE => unsafe { fill(device, &raw mut list.count, list.entries, entry) },
+        // SAFETY: the caller's promise; nothing is written into the list.
+        1..=LAST => unsafe { none(device, &raw mut list.count, core::ptr::null_mut()) },
+        _ => INVALID_ARGUMENT,
+    }
+}
+
+/// The other lists: graphics and MPS, and the sessions of encoders and of frame buffer capture. Whom the real library would name there is not known to be ours.
 ///
 /// # Safety
 /// As `nvmlDeviceGetGraphicsRunningProcesses_v3`.

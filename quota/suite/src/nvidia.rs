@@ -13,15 +13,30 @@ fn kept(name: &str) -> PathBuf {
     folder
 }
 
-/// The real libcuda of a Debian suite.
-fn libcuda(suite: &str) -> PathBuf {
+/// NVIDIA's files as a Debian suite packages them: `libcuda.so`, `libnvidia-ml.so`, `nvidia-smi`.
+fn debian(suite: &str, file: &str) -> PathBuf {
     /// One test fetches, the others wait.
     static FETCHING: Mutex<()> = Mutex::new(());
     let _fetching = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = kept(suite);
     let fetch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/driver/fetch-nvidia-smi");
     run(Command::new(fetch).arg(&folder).arg(suite));
-    folder.join("libcuda.so")
+    folder.join(file)
+}
+
+/// A Python search path with nvidia-ml-py.
+pub fn nvidia_ml_py() -> PathBuf {
+    let folder = kept("nvidia-ml-py");
+    if !folder.join("pynvml.py").exists() {
+        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
+        run(Command::new("python3").args(install).arg(&folder).arg("nvidia-ml-py"));
+    }
+    folder
+}
+
+/// The real nvidia-smi, of the version that the simulated driver has.
+pub fn nvidia_smi() -> PathBuf {
+    debian("trixie", "nvidia-smi")
 }
 
 /// NVIDIA's runtime library out of a package of PyPI, named with its version.
@@ -53,7 +68,7 @@ impl Container {
     /// library answers which functions it has.
     pub fn spied(suite: &str) -> Self {
         let container = Self::without_driver("gcc", &[]);
-        fs::copy(libcuda(suite), container.path("fgpu/driver/libcuda.so.1")).expect("fetched");
+        fs::copy(debian(suite, "libcuda.so"), container.path("fgpu/driver/libcuda.so.1")).expect("fetched");
         fs::create_dir_all(container.path("spy")).expect("ours");
         let out = container.path("spy/libcuda.so.1");
         container.compile("spy.c", &out, &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);

@@ -44,11 +44,18 @@ impl Container {
     /// A container on a node whose GPUs' contexts take so many bytes each, and are said to. Needs root: the node has
     /// device nodes.
     pub fn simulated(gpus: &[GpuLimit], context: u64) -> Self {
+        Self::simulated_among(gpus, context, gpus)
+    }
+
+    /// Likewise, on a node that has `all` GPUs, in this order.
+    pub fn simulated_among(gpus: &[GpuLimit], context: u64, all: &[GpuLimit]) -> Self {
         let container = Self::without_driver("gcc", gpus);
         let mut page = limits::encode(&NONCE, gpus);
         let mut node = String::from("cuda-version = \"13.5\"\n");
-        for (number, gpu) in gpus.iter().enumerate() {
+        for number in 0..gpus.len() {
             limits::put_context(&mut page, number, context);
+        }
+        for gpu in all {
             let mut uuid: String = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
             for place in [20, 16, 12, 8] {
                 uuid.insert(place, '-');

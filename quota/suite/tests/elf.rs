@@ -87,27 +87,8 @@ fn they_export_what_they_wrap_and_nothing_else() {
             if *class == Class::Launched { &[&"cuLaunchCooperativeKernelMultiDevice"] } else { &[] };
         assert_eq!(missing, allowed, "{class:?}");
     }
-    let mut wrapped: Vec<String> = [
-        "Count",
-        "Count_v2",
-        "HandleByIndex",
-        "HandleByIndex_v2",
-        "HandleByUUID",
-        "HandleByUUIDV",
-        "HandleBySerial",
-        "HandleByPciBusId",
-        "HandleByPciBusId_v2",
-        "Index",
-        "MemoryInfo",
-        "MemoryInfo_v2",
-    ]
-    .iter()
-    .map(|name| format!("nvmlDeviceGet{name}"))
-    .chain(["Compute", "Graphics", "MPSCompute"].iter().flat_map(|kind| {
-        ["", "_v2", "_v3"].map(|version| format!("nvmlDeviceGet{kind}RunningProcesses{version}"))
-    }))
-    .chain(["nvmlInternalGetExportTable".to_owned()])
-    .collect();
+    let shown = fgpu_quota_names::nvml::TABLE.iter().filter(|(class, _)| class.is_wrapped());
+    let mut wrapped: Vec<&str> = shown.flat_map(|(_, names)| names.iter().copied()).collect();
     wrapped.sort_unstable();
     assert_eq!(names(nvml, false), wrapped);
 }

@@ -10,6 +10,7 @@
 extern crate alloc;
 
 mod abi;
+mod activity;
 mod identity;
 mod memory;
 mod mig;

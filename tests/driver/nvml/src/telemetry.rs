@@ -59,7 +59,7 @@ values! {
     nvmlDeviceGetComputeMode(u32) => |_| Ok(0);
     nvmlDeviceGetDisplayMode(u32) => |_| Ok(0);
     nvmlDeviceGetDisplayActive(u32) => |_| Ok(0);
-    nvmlDeviceGetAccountingMode(u32) => |_| Ok(0);
+    nvmlDeviceGetAccountingMode(u32) => |_| Ok(1);
     nvmlDeviceGetAccountingBufferSize(u32) => |_| Ok(4000);
     nvmlDeviceGetCurrentClocksThrottleReasons(u64) => |device| Ok(u64::from(utilization(device) == 0));
     nvmlDeviceGetCurrentClocksEventReasons(u64) => |device| Ok(u64::from(utilization(device) == 0));
