@@ -30,6 +30,7 @@ fn inventory() -> Inventory {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        mig_profiles: Vec::new(),
     };
     Inventory {
         version: 1,
@@ -79,7 +80,7 @@ fn work(dir: &Path, pairs: u64) -> Result<(), Box<dyn Error>> {
     println!();
     std::io::stdin().read_to_end(&mut Vec::new())?;
     for number in 0..pairs {
-        let lease = store.reserve(&inventory, &rules, &request, Tier::Quota, &claim(maker, number))?;
+        let lease = store.reserve(&inventory, &rules, &request, &[Tier::Quota], &claim(maker, number))?;
         store.release(&lease.grant.nonce)?.ok_or("somebody else released it")?;
     }
     Ok(())
@@ -110,8 +111,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = Store::open(dir.path())?;
     let maker = Process::current()?;
     for number in 0..leases {
-        let lease =
-            store.reserve(&inventory(), &Rules::default(), &request(), Tier::Quota, &claim(maker, number))?;
+        let lease = store.reserve(
+            &inventory(),
+            &Rules::default(),
+            &request(),
+            &[Tier::Quota],
+            &claim(maker, number),
+        )?;
         store.activate(&lease.grant.nonce, Some(maker), Some(format!("/docker/{}", lease.key.id)))?;
     }
     let bytes = std::fs::metadata(dir.path().join("allocations.json")).map_or(0, |file| file.len());

@@ -2,10 +2,10 @@
 
 use std::ops::{Add, Sub};
 
-use fgpu_spec::{Gpu, Inventory};
+use fgpu_spec::{Gpu, Inventory, MigSlice};
 
 use crate::image::{Damage, Image, Part, Summary, quoted};
-use crate::{Key, Lease, Rules};
+use crate::{Key, Lease, Rules, Slot, SlotHolder, State};
 
 /// Parts per million in a whole.
 pub(crate) const WHOLE: u32 = 1_000_000;
@@ -62,6 +62,12 @@ pub struct Holder {
     pub cores_ppm: u32,
     /// Whether it wants the GPU for itself.
     pub exclusive: bool,
+    /// The slice that it is.
+    pub mig: Option<MigSlice>,
+    /// How far the lease has come.
+    pub state: State,
+    /// Why it has not ended yet.
+    pub trouble: Option<String>,
 }
 
 /// The sum of all leases.
@@ -69,10 +75,28 @@ pub struct Holder {
 pub(crate) struct Sums {
     /// Per GPU, in the inventory's order.
     pub(crate) held: Vec<Held>,
+    /// The slices of leases per GPU, in the inventory's order.
+    pub(crate) slots: Vec<Vec<Slot>>,
     /// What the owner holds, in ppm of whole GPUs.
     pub(crate) owner_ppm: u64,
     /// Whether one of the leases is of the container asked about.
     pub(crate) same_key: bool,
+}
+
+impl Sums {
+    /// With the instances that no lease made, per GPU. Where a lease is, either it uses that instance, or what was seen is
+    /// not so any more.
+    pub(crate) fn with(mut self, foreign: &[Vec<Slot>]) -> Self {
+        for (slots, foreign) in self.slots.iter_mut().zip(foreign) {
+            let leased = slots.len();
+            for slot in foreign {
+                if !slots[..leased].iter().any(|leased| leased.placement.overlaps(slot.placement)) {
+                    slots.push(slot.clone());
+                }
+            }
+        }
+        self
+    }
 }
 
 /// Adds up the leases; `owner` is whose cap will be asked for, `key` ([`crate::image::key_head`]) the container
@@ -87,13 +111,27 @@ pub(crate) fn sum(
 ) -> Result<Sums, Damage> {
     let uuids: Vec<_> = inventory.gpus.iter().map(|gpu| quoted(&gpu.uuid)).collect();
     let owner = owner.map(quoted);
-    let mut sums = Sums { held: vec![Held::default(); uuids.len()], owner_ppm: 0, same_key: false };
+    let mut sums = Sums {
+        held: vec![Held::default(); uuids.len()],
+        slots: vec![Vec::new(); uuids.len()],
+        owner_ppm: 0,
+        same_key: false,
+    };
     for line in image.lines() {
         let summary = Summary::scan(line)?;
-        sums.same_key |= key.is_some_and(|key| summary.rest.starts_with(key));
-        let counts = owner.is_some() && summary.owner == owner.as_deref();
+        let kept = summary.state == br#""kept""#;
+        sums.same_key |= !kept && key.is_some_and(|key| summary.rest.starts_with(key));
+        let counts = !kept && owner.is_some() && summary.owner == owner.as_deref();
         for part in &summary.gpus {
             let Some(at) = uuids.iter().position(|uuid| uuid == part.uuid) else { continue };
+            if let Some(slice) = &part.slice {
+                let holder =
+                    if kept && slice.stage == br#""made""# { SlotHolder::Kept } else { SlotHolder::Lease };
+                sums.slots[at].push(Slot { placement: slice.placement, profile: slice.profile, holder });
+            }
+            if kept {
+                continue;
+            }
             sums.held[at] = sums.held[at] + of(part, summary.exclusive);
             if counts {
                 let gpu = &inventory.gpus[at];
@@ -148,6 +186,9 @@ pub(crate) fn holders(leases: &[Lease], inventory: &Inventory) -> Vec<Vec<Holder
             memory: share.memory,
             cores_ppm: share.cores_ppm,
             exclusive: lease.exclusive,
+            mig: share.mig.clone(),
+            state: lease.state,
+            trouble: lease.trouble.clone(),
         })
         .collect()
     };

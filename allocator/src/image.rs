@@ -17,7 +17,7 @@
 use std::hash::Hasher;
 use std::ops::Range;
 
-use fgpu_spec::Nonce;
+use fgpu_spec::{MigPlacement, Nonce};
 use memchr::{memchr_iter, memchr2, memmem};
 use serde::Serialize;
 use twox_hash::XxHash3_64;
@@ -48,6 +48,10 @@ pub(crate) struct Boot {
 impl Boot {
     pub(crate) fn new(id: String) -> Self {
         Self { seed: XxHash3_64::oneshot(id.as_bytes()), id }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 }
 
@@ -341,6 +345,7 @@ fn hex(value: u64) -> [u8; DIGITS] {
 /// escapes included; compare them with [`quoted`] ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Summary<'a> {
+    pub(crate) state: &'a [u8],
     pub(crate) gpus: Vec<Part<'a>>,
     pub(crate) owner: Option<&'a [u8]>,
     pub(crate) exclusive: bool,
@@ -354,6 +359,15 @@ pub(crate) struct Part<'a> {
     pub(crate) uuid: &'a [u8],
     pub(crate) memory: u64,
     pub(crate) cores_ppm: u32,
+    pub(crate) slice: Option<Slice<'a>>,
+}
+
+/// The slice that a share is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Slice<'a> {
+    pub(crate) placement: MigPlacement,
+    pub(crate) profile: u32,
+    pub(crate) stage: &'a [u8],
 }
 
 /// A string as it stands in the file, with its quotes.
@@ -376,7 +390,7 @@ impl<'a> Summary<'a> {
 
 fn scan(line: &[u8]) -> Option<Summary<'_>> {
     let mut rest = line.get(NONCE.len() + 32..)?.strip_prefix(b"\",\"state\":")?;
-    string(&mut rest)?;
+    let state = string(&mut rest)?;
     rest = rest.strip_prefix(b",\"gpus\":[")?;
     let mut gpus = Vec::with_capacity(1);
     while let Some(mut gpu) = rest.strip_prefix(b"{\"uuid\":") {
@@ -385,7 +399,14 @@ fn scan(line: &[u8]) -> Option<Summary<'_>> {
         let memory = number(&mut gpu)?;
         gpu = gpu.strip_prefix(b",\"cores_ppm\":")?;
         let cores_ppm = u32::try_from(number(&mut gpu)?).ok()?;
-        gpus.push(Part { uuid, memory, cores_ppm });
+        let slice = match gpu.strip_prefix(b",\"mig\":{") {
+            None => None,
+            Some(rest) => {
+                gpu = rest;
+                Some(slice(&mut gpu)?)
+            }
+        };
+        gpus.push(Part { uuid, memory, cores_ppm, slice });
         gpu = gpu.strip_prefix(b"}")?;
         rest = gpu.strip_prefix(b",").unwrap_or(gpu);
     }
@@ -396,7 +417,36 @@ fn scan(line: &[u8]) -> Option<Summary<'_>> {
         rest = tail.strip_prefix(b",")?;
     }
     let tail = rest.strip_prefix(b"\"exclusive\":true,");
-    Some(Summary { gpus, owner, exclusive: tail.is_some(), rest: tail.unwrap_or(rest) })
+    Some(Summary { state, gpus, owner, exclusive: tail.is_some(), rest: tail.unwrap_or(rest) })
+}
+
+/// Takes what follows the opening brace of a slice, its closing brace included.
+fn slice<'a>(rest: &mut &'a [u8]) -> Option<Slice<'a>> {
+    let field = |rest: &mut &'a [u8], name: &[u8]| {
+        *rest = rest.strip_prefix(name)?;
+        u32::try_from(number(rest)?).ok()
+    };
+    let start = field(rest, b"\"start\":")?;
+    let size = field(rest, b",\"size\":")?;
+    let profile = field(rest, b",\"profile\":")?;
+    *rest = rest.strip_prefix(b",\"stage\":")?;
+    let stage = string(rest)?;
+    // What else there is: names and ids.
+    let mut depth = 1;
+    while depth > 0 {
+        match rest.first()? {
+            b'"' => drop(string(rest)?),
+            brace => {
+                depth = match brace {
+                    b'{' => depth + 1,
+                    b'}' => depth - 1,
+                    _ => depth,
+                };
+                *rest = &rest[1..];
+            }
+        }
+    }
+    Some(Slice { placement: MigPlacement { start, size }, profile, stage })
 }
 
 /// The head of a waiting request's line: what everybody behind it needs to know.

@@ -7,7 +7,7 @@ fn boot() -> Boot {
 }
 
 fn sample(n: u8) -> Lease {
-    let gpu = |uuid: &str| GrantedGpu { uuid: uuid.into(), memory: 20 << 30, cores_ppm: 250_000 };
+    let gpu = |uuid: &str| GrantedGpu { uuid: uuid.into(), memory: 20 << 30, cores_ppm: 250_000, mig: None };
     Lease {
         key: Key { namespace: "mo\"by".into(), id: format!("id\\{n}") },
         grant: Grant {
@@ -28,6 +28,8 @@ fn sample(n: u8) -> Lease {
         created: u64::MAX,
         wall: 1,
         request: "fgpu/fraction=0.25".into(),
+        trouble: None,
+        kept: None,
     }
 }
 

@@ -50,6 +50,17 @@ pub enum State {
     Reserving,
     /// The container runs.
     Active,
+    /// The container is gone, and what the driver holds for it is still to be undone ([`crate::Store::finish`]).
+    Releasing,
+    /// The container is gone, and its MIG instances are kept for the next request.
+    Kept,
+}
+
+impl State {
+    /// Whether a container has it, or is about to.
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::Reserving | Self::Active)
+    }
 }
 
 /// A grant and whose it is.
@@ -81,6 +92,10 @@ pub struct Lease {
     pub wall: u64,
     /// The request in words.
     pub request: String,
+    /// Why the driver's part of it could not be undone yet, in words.
+    pub trouble: Option<String>,
+    /// Since when it is [`State::Kept`]: CLOCK_BOOTTIME in ns.
+    pub kept: Option<u64>,
 }
 
 /// The administrator's rules.
@@ -91,6 +106,8 @@ pub struct Rules {
     /// `[owner."name"] max-gpus`: how many GPUs' worth of shares an owner may hold at a time. A share counts as
     /// the larger of its memory and SM part of the GPU, an exclusive one as a whole GPU.
     pub owner_max_gpus: BTreeMap<String, u32>,
+    /// `[mig] use-existing`: whether the administrator's own MIG instances may be used.
+    pub mig_use_existing: bool,
 }
 
 /// A lease as a line of the file. What every reserve needs to know of all leases comes first; `image.rs` reads
@@ -121,6 +138,10 @@ struct Line<'a> {
     pid_file: Option<&'a Path>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cgroup: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<u64>,
 }
 
 /// The same, read back.
@@ -145,6 +166,8 @@ struct OwnedLine {
     bundle: PathBuf,
     pid_file: Option<PathBuf>,
     cgroup: Option<String>,
+    trouble: Option<String>,
+    kept: Option<u64>,
 }
 
 impl Serialize for Lease {
@@ -167,6 +190,8 @@ impl Serialize for Lease {
             bundle: &self.bundle,
             pid_file: self.pid_file.as_deref().map(|path| path.strip_prefix(&self.bundle).unwrap_or(path)),
             cgroup: self.cgroup.as_deref(),
+            trouble: self.trouble.as_deref(),
+            kept: self.kept,
         }
         .serialize(serializer)
     }
@@ -190,6 +215,8 @@ impl<'de> Deserialize<'de> for Lease {
             created: line.created,
             wall: line.wall,
             request: line.request,
+            trouble: line.trouble,
+            kept: line.kept,
         })
     }
 }

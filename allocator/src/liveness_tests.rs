@@ -70,6 +70,8 @@ fn lease() -> Lease {
         created: host::boottime(),
         wall: host::wall(),
         request: String::new(),
+        trouble: None,
+        kept: None,
     }
 }
 

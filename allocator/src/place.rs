@@ -5,11 +5,9 @@
 //! - SM time counts as asked for `cap` and `share` (both promise it). `off` promises none, so it takes none and
 //!   its grant says 0 ppm: containers that ask only for memory then share a GPU as long as its memory lasts.
 //! - An exclusive lease takes the GPU, whatever it leaves over. It must be the first and stays the only one.
-//! - A GPU in MIG mode serves no fractions.
+//! - A GPU in MIG mode serves no fractions; slices of it are placed in `mig.rs`.
 
-use fgpu_spec::{
-    Code, Compute, Filter, Gpu, GrantedGpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier,
-};
+use fgpu_spec::{Code, Compute, Filter, Gpu, GrantedGpu, Inventory, MemoryAsk, Policy, Request};
 
 use crate::capacity::{Held, WHOLE, ppm, worth};
 use crate::choose::{Candidate, choose};
@@ -39,6 +37,12 @@ pub enum Verdict {
     OtherModel,
     /// It is in MIG mode.
     Mig,
+    /// It is not in MIG mode, and the request wants a slice.
+    NotMig,
+    /// It has no MIG profile like that.
+    NoProfile,
+    /// It has no free place for a slice like that.
+    NoPlacement,
     /// It is too small even when empty.
     TooSmall,
     /// Another container has it for itself.
@@ -56,8 +60,16 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether the GPU could serve the request if it were empty.
-    fn is_suitable(self) -> bool {
-        !matches!(self, Self::OtherDevice | Self::OtherModel | Self::Mig | Self::TooSmall)
+    pub(crate) fn is_suitable(self) -> bool {
+        !matches!(
+            self,
+            Self::OtherDevice
+                | Self::OtherModel
+                | Self::Mig
+                | Self::NotMig
+                | Self::NoProfile
+                | Self::TooSmall
+        )
     }
 }
 
@@ -74,6 +86,8 @@ pub struct GpuReport {
     pub asked_memory: u64,
     /// Whether it can serve it, or why not.
     pub verdict: Verdict,
+    /// The MIG profile that would serve it, as a place in [`Gpu::mig_profiles`].
+    pub profile: Option<usize>,
 }
 
 /// Why a request gets nothing.
@@ -81,8 +95,15 @@ pub struct GpuReport {
 pub enum Refusal {
     /// There is no GPU that matches, or all that match are in MIG mode.
     NoGpu,
-    /// It asks for a MIG device.
-    Mig,
+    /// It asks for a MIG device, and no GPU that matches is in MIG mode.
+    NoMigGpu,
+    /// No GPU in MIG mode has a profile like that.
+    NoMigProfile,
+    /// There is no free place for the slices now.
+    NoMigPlacement {
+        /// For how many of them there is one.
+        found: u32,
+    },
     /// Its fraction is less than 1 MiB.
     Nothing,
     /// The node has too few GPUs of that size, even when empty.
@@ -115,10 +136,10 @@ impl Refusal {
     /// The stable code.
     pub fn code(&self) -> Code {
         match self {
-            Self::NoGpu => Code::NoGpu,
-            Self::Mig => Code::NoMigPlacement,
+            Self::NoGpu | Self::NoMigGpu => Code::NoGpu,
+            Self::NoMigPlacement { .. } => Code::NoMigPlacement,
             Self::Nothing => Code::InvalidRequest,
-            Self::TooLarge { .. } => Code::TooLarge,
+            Self::NoMigProfile | Self::TooLarge { .. } => Code::TooLarge,
             Self::OwnerCap { .. } => Code::Denied,
             Self::Short { fragmented: true, .. } => Code::Fragmented,
             Self::Short { fragmented: false, .. } | Self::Behind(_) => Code::NoCapacity,
@@ -132,7 +153,10 @@ impl Refusal {
 
     /// Whether it may go away when leases end.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::OwnerCap { .. } | Self::Short { .. } | Self::Behind(_))
+        matches!(
+            self,
+            Self::OwnerCap { .. } | Self::Short { .. } | Self::NoMigPlacement { .. } | Self::Behind(_)
+        )
     }
 }
 
@@ -145,13 +169,12 @@ pub struct Decision {
     pub outcome: Result<Placement, Refusal>,
 }
 
-/// Decides a request, given what is `held` of each GPU (in the inventory's order) and what the request's owner
+/// Decides a request for a fraction, given what is `held` of each GPU (in the inventory's order) and what the request's owner
 /// holds in all (ppm of whole GPUs).
 pub fn place(
     inventory: &Inventory,
     rules: &Rules,
     request: &Request,
-    tier: Tier,
     held: &[Held],
     owner_ppm: u64,
 ) -> Decision {
@@ -159,7 +182,7 @@ pub fn place(
     let cores_ppm = cores(request);
     let pairs = inventory.gpus.iter().zip(held);
     let gpus: Vec<_> = pairs.map(|(gpu, held)| report(gpu, held, rules, request, cores_ppm)).collect();
-    let outcome = decide(inventory, rules, request, tier, &gpus, cores_ppm, owner_ppm);
+    let outcome = decide(inventory, rules, request, &gpus, cores_ppm, owner_ppm);
     Decision { gpus, outcome }
 }
 
@@ -178,10 +201,8 @@ pub(crate) fn report(gpu: &Gpu, held: &Held, rules: &Rules, request: &Request, c
         MemoryAsk::Ppm(ppm) => exact(usable, ppm).0 & !((1 << 20) - 1),
     };
     let (memory, cores) = (asked_memory > free_memory, cores_ppm > free_cores_ppm);
-    let verdict = if !passes(&request.device, |entry| is_device(entry, gpu)) {
-        Verdict::OtherDevice
-    } else if !passes(&request.model, |entry| is_model(entry, gpu)) {
-        Verdict::OtherModel
+    let verdict = if let Some(verdict) = filtered(gpu, request) {
+        verdict
     } else if gpu.mig_enabled {
         Verdict::Mig
     } else if asked_memory > usable || cores_ppm > WHOLE {
@@ -195,11 +216,19 @@ pub(crate) fn report(gpu: &Gpu, held: &Held, rules: &Rules, request: &Request, c
     } else {
         Verdict::Fits
     };
-    GpuReport { usable, free_memory, free_cores_ppm, asked_memory, verdict }
+    GpuReport { usable, free_memory, free_cores_ppm, asked_memory, verdict, profile: None }
+}
+
+/// Whether the request's own words rule the GPU out.
+pub(crate) fn filtered(gpu: &Gpu, request: &Request) -> Option<Verdict> {
+    if !passes(&request.device, |entry| is_device(entry, gpu)) {
+        return Some(Verdict::OtherDevice);
+    }
+    (!passes(&request.model, |entry| is_model(entry, gpu))).then_some(Verdict::OtherModel)
 }
 
 /// A part of `usable` in bytes, and whether nothing was cut off.
-fn exact(usable: u64, ppm: u32) -> (u64, bool) {
+pub(crate) fn exact(usable: u64, ppm: u32) -> (u64, bool) {
     let product = u128::from(usable) * u128::from(ppm);
     let bytes = product / u128::from(WHOLE);
     (u64::try_from(bytes).unwrap_or(u64::MAX), product.is_multiple_of(u128::from(WHOLE)))
@@ -223,14 +252,10 @@ fn decide(
     inventory: &Inventory,
     rules: &Rules,
     request: &Request,
-    tier: Tier,
     gpus: &[GpuReport],
     cores_ppm: u32,
     owner_ppm: u64,
 ) -> Result<Placement, Refusal> {
-    if request.mig.is_some() || request.isolation == Isolation::Mig || tier == Tier::Mig {
-        return Err(Refusal::Mig);
-    }
     let eligible = |report: &GpuReport| report.verdict.is_suitable() || report.verdict == Verdict::TooSmall;
     if !gpus.iter().any(eligible) {
         return Err(Refusal::NoGpu);
@@ -275,6 +300,7 @@ fn decide(
         uuid: inventory.gpus[at].uuid.clone(),
         memory: gpus[at].asked_memory,
         cores_ppm,
+        mig: None,
     };
     let floored = chosen.iter().filter_map(|&at| note(&inventory.gpus[at], &gpus[at], request.memory));
     let notes = request.notes.iter().cloned().chain(floored).collect();

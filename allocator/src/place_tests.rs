@@ -1,4 +1,4 @@
-use fgpu_spec::{Error, Nonce};
+use fgpu_spec::{Error, Isolation, Nonce, Tier};
 
 use super::*;
 use crate::Key;
@@ -19,6 +19,7 @@ fn gpu(index: u32, memory: u64) -> Gpu {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        mig_profiles: Vec::new(),
     }
 }
 
@@ -68,7 +69,7 @@ impl Table {
     }
 
     fn decide(&self, request: &Request) -> Decision {
-        place(&self.inventory, &self.rules, request, Tier::Quota, &self.held, self.owner_ppm)
+        place(&self.inventory, &self.rules, request, &self.held, self.owner_ppm)
     }
 
     /// Places it and returns the indices of its GPUs.
@@ -97,13 +98,16 @@ impl Table {
             memory: held.memory,
             cores_ppm: held.cores_ppm,
             exclusive: held.exclusive,
+            mig: None,
+            state: crate::State::Active,
+            trouble: None,
         };
         let holders: Vec<_> = self
             .held
             .iter()
             .map(|held| (held.leases > 0).then(|| holder(held)).into_iter().collect())
             .collect();
-        refusal::error(&refusal, &decision, request, &self.inventory, &holders)
+        refusal::error(&refusal, &decision, request, &self.inventory, &holders, &[])
     }
 }
 
@@ -390,7 +394,7 @@ fn no_gpu_at_all() {
 }
 
 #[test]
-fn mig_gpus_serve_no_fractions_and_fractions_are_no_mig() {
+fn mig_gpus_serve_no_fractions() {
     let mut table = Table::new(&[80 * GIB; 2]);
     table.inventory.gpus[0].mig_enabled = true;
     assert_eq!(table.put(&fraction(1_000)).unwrap(), [1]);
@@ -398,13 +402,6 @@ fn mig_gpus_serve_no_fractions_and_fractions_are_no_mig() {
     let error = table.error(&fraction(1_000));
     assert_eq!(error.code, Code::NoGpu);
     assert!(error.message.contains("MIG mode"), "{error}");
-    let mig = Request { mig: Some("1g.10gb".into()), ..fraction(1_000) };
-    assert_eq!(table.error(&mig).code, Code::NoMigPlacement);
-    let tier = Request { isolation: Isolation::Mig, ..fraction(1_000) };
-    assert_eq!(table.error(&tier).code, Code::NoMigPlacement);
-    let decision =
-        place(&table.inventory, &table.rules, &fraction(1_000), Tier::Mig, &table.held, table.owner_ppm);
-    assert_eq!(decision.outcome.unwrap_err().code(), Code::NoMigPlacement);
 }
 
 #[test]
@@ -475,7 +472,7 @@ fn a_lost_gpus_leases_take_nothing_of_the_others() {
             nonce: Nonce([3; 16]),
             tier: Tier::Quota,
             compute: Compute::Cap,
-            gpus: vec![GrantedGpu { uuid: uuid.into(), memory: 5 * MIB, cores_ppm: 7 }],
+            gpus: vec![GrantedGpu { uuid: uuid.into(), memory: 5 * MIB, cores_ppm: 7, mig: None }],
             notes: vec![],
         },
         state: crate::State::Active,
@@ -489,6 +486,8 @@ fn a_lost_gpus_leases_take_nothing_of_the_others() {
         created: 1,
         wall: 1,
         request: String::new(),
+        trouble: None,
+        kept: None,
     };
     use crate::image::{Boot, Draft, Image, line};
     let boot = Boot::new("b".repeat(36));

@@ -45,8 +45,8 @@ pub struct Waiter {
     pub passed: u32,
     /// The container.
     pub key: Key,
-    /// The tier that it will get.
-    pub tier: Tier,
+    /// The tiers that it may get, the strongest first.
+    pub tiers: Vec<Tier>,
     /// What it asks for.
     pub request: Request,
 }

@@ -71,14 +71,18 @@ impl Store {
             if rebuilt.kept.iter().chain(&rebuilt.freed).any(|other| same(&other)) {
                 continue;
             }
-            match judge(&self.host, &lease) {
+            let life = if lease.state.is_held() { judge(&self.host, &lease) } else { Ok(Life::Alive) };
+            match life {
                 // The lost line may have known of an init that lives: only a container that has not even a folder
                 // is certain to be gone.
                 Ok(Life::Dead) if !latest && folders.contains(&lease.grant.nonce) => continue,
-                Ok(Life::Dead) => {
-                    rebuilt.freed.push(lease);
-                    continue;
-                }
+                Ok(Life::Dead) => match lease.ended() {
+                    Some(rest) => lease = rest,
+                    None => {
+                        rebuilt.freed.push(lease);
+                        continue;
+                    }
+                },
                 Ok(Life::Init(init)) => {
                     lease.init = Some(init);
                     lease.state = State::Active;

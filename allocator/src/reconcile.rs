@@ -1,7 +1,8 @@
 //! Freeing the leases of the dead: the promise behind every release that did not happen.
 
-use crate::image::{self, Edit, Summary};
+use crate::image::{self, Summary};
 use crate::liveness::{Life, judge};
+use crate::store::{Ends, end_of};
 use crate::{Change, Error, Lease, State, Store};
 
 impl Store {
@@ -34,7 +35,7 @@ impl Store {
     pub fn stale(&self) -> Result<Vec<Lease>, Error> {
         self.host.check_proc()?;
         let mut leases = self.leases()?;
-        leases.retain(|lease| matches!(judge(&self.host, lease), Ok(Life::Dead)));
+        leases.retain(|lease| lease.state.is_held() && matches!(judge(&self.host, lease), Ok(Life::Dead)));
         Ok(leases)
     }
 
@@ -51,6 +52,10 @@ impl Store {
                 continue;
             }
             let mut lease = image::lease(line).map_err(|damage| self.damage(damage, None))?;
+            // What is kept or being undone is nobody's.
+            if !lease.state.is_held() {
+                continue;
+            }
             match judge(&self.host, &lease) {
                 Ok(Life::Dead) => dead.push(line),
                 Ok(Life::Init(init)) => {
@@ -69,25 +74,23 @@ impl Store {
         {
             let lock = self.files.lock()?;
             let image = self.read_locked(&lock)?;
-            let gone = image.lines().filter(|line| dead.contains(line)).chain(image.void_lines());
-            for line in gone {
-                freed.push(image::lease(line).map_err(|damage| self.damaged(&lock, damage))?);
+            let lease = |line| image::lease(line).map_err(|damage| self.damaged(&lock, damage));
+            let mut ends: Ends<'_> = Vec::new();
+            for line in image.lines().filter(|line| dead.contains(line)) {
+                freed.push(self.end(line, lease(line)?, &mut ends)?);
             }
-            let edit = |line| match learnt.iter().find(|(old, _)| *old == line) {
-                Some((_, new)) => Edit::Replace(new),
-                None if dead.contains(&line) => Edit::Drop,
-                None => Edit::Keep,
-            };
-            self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+            for line in image.void_lines() {
+                freed.push(lease(line)?);
+            }
+            ends.extend(learnt.into_iter().map(|(old, new)| (old, Some(new))));
+            self.files.replace(&lock, &image.rewrite(&self.boot, |line| end_of(&ends, line), None))?;
             drop(lock);
             if !freed.is_empty() {
                 self.wake_first(&image, None);
             }
         }
-        for lease in &freed {
-            self.remove_folder(&lease.grant.nonce);
-            self.tell(Change::Reconciled(lease));
-        }
+        self.remove_folders(&freed);
+        freed.iter().for_each(|lease| self.tell(Change::Reconciled(lease)));
         Ok(freed)
     }
 }

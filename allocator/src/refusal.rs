@@ -5,6 +5,7 @@ use std::fmt::Write;
 use fgpu_spec::{Error, Gpu, Inventory, MemoryAsk, Policy, Request};
 
 use crate::capacity::Holder;
+use crate::mig::{self, Slot};
 use crate::place::{Decision, GpuReport, Refusal, Verdict};
 
 /// How many holders of a GPU, and how many GPUs, a message names before it only counts.
@@ -17,15 +18,14 @@ pub(crate) fn error(
     request: &Request,
     inventory: &Inventory,
     holders: &[Vec<Holder>],
+    slots: &[Vec<Slot>],
 ) -> Error {
     let asks = asks(decision, request);
     let message = match refusal {
         Refusal::NoGpu => no_gpu(decision, request, inventory),
-        Refusal::Mig => format!(
-            "{} asks for a MIG device, and this version of fgpu makes none; leave out fgpu/mig and \
-             fgpu/isolation=mig to get a fraction",
-            request.text
-        ),
+        Refusal::NoMigGpu | Refusal::NoMigProfile | Refusal::NoMigPlacement { .. } => {
+            mig::refusal(refusal, decision, request, inventory, holders, slots)
+        }
         Refusal::Nothing => format!("{asks}, less than 1 MiB of any GPU; ask for more"),
         Refusal::TooLarge { suitable } => too_large(&asks, *suitable, decision, request, inventory),
         Refusal::OwnerCap { cap_ppm, held_ppm, asked_ppm } => format!(
@@ -106,7 +106,10 @@ fn asks(decision: &Decision, request: &Request) -> String {
 }
 
 fn rules_out(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::OtherDevice | Verdict::OtherModel | Verdict::Mig)
+    matches!(
+        verdict,
+        Verdict::OtherDevice | Verdict::OtherModel | Verdict::Mig | Verdict::NotMig | Verdict::NoProfile
+    )
 }
 
 fn no_gpu(decision: &Decision, request: &Request, inventory: &Inventory) -> String {
@@ -171,6 +174,7 @@ fn gpus_in_words(decision: &Decision, inventory: &Inventory, holders: &[Vec<Hold
             Verdict::TooSmall => " (too small)",
             Verdict::Occupied => " (not empty)",
             Verdict::Exclusive => " (taken whole)",
+            Verdict::NoPlacement => " (no free MIG placement)",
             _ => "",
         };
         let mut text = format!(
@@ -192,7 +196,7 @@ fn gpus_in_words(decision: &Decision, inventory: &Inventory, holders: &[Vec<Hold
 }
 
 /// The first few, and how many more there are.
-fn list(items: impl Iterator<Item = String>) -> String {
+pub(crate) fn list(items: impl Iterator<Item = String>) -> String {
     let items: Vec<_> = items.collect();
     let named = items.len().min(NAMED);
     let mut text = items[..named].join(", ");
@@ -203,7 +207,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
 }
 
 /// Bytes as MiB where that is exact.
-fn mib(bytes: u64) -> String {
+pub(crate) fn mib(bytes: u64) -> String {
     match bytes % (1 << 20) {
         0 => format!("{} MiB", bytes >> 20),
         _ => format!("{bytes} bytes"),

@@ -70,7 +70,7 @@ impl Store {
             Image::parse(without.concat(), &self.boot).map_err(|damage| self.damaged(&lock, damage))?;
         let sums = capacity::sum(&others, inventory, rules, ask.owner.as_deref(), None)
             .map_err(|damage| self.damaged(&lock, damage))?;
-        let decision = place(inventory, rules, &ask, old.grant.tier, &sums.held, sums.owner_ppm);
+        let decision = place(inventory, rules, &ask, &sums.held, sums.owner_ppm);
         let placement = match &decision.outcome {
             Ok(placement) => placement.clone(),
             Err(reason) => {
@@ -78,7 +78,7 @@ impl Store {
                 let leases = others.lines().map(image::lease).collect::<Result<Vec<_>, _>>();
                 let leases = leases.map_err(|damage| self.damage(damage, None))?;
                 let holders = capacity::holders(&leases, inventory);
-                let error = refusal::error(reason, &decision, &ask, inventory, &holders);
+                let error = refusal::error(reason, &decision, &ask, inventory, &holders, &sums.slots);
                 return Ok(Attempt::Refused(error, reason.may_pass()));
             }
         };

@@ -10,9 +10,10 @@ use crate::capacity::{self, Holder, Sums};
 use crate::file::{Files, Lock};
 use crate::image::{self, Boot, Damage, Draft, Edit, Image, Summary};
 use crate::liveness::{Life, judge};
-use crate::place::{Decision, Placement, Refusal, place};
+use crate::place::{Decision, Placement, Refusal};
 use crate::{
-    Change, Claim, Error, Host, Key, Lease, Observer, Process, Rules, State, Ticket, host, queue, refusal,
+    Change, Claim, Error, Host, Key, Lease, Observer, Process, Rules, Slot, State, Ticket, host, queue,
+    refusal, tiers,
 };
 
 /// How often a reader without the lock reads again before it takes the lock.
@@ -32,6 +33,8 @@ pub struct Store {
 /// What a request would get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
+    /// The tier that would serve it, or the last one that was tried.
+    pub tier: Tier,
     /// How each GPU stands to it, in the inventory's order, and the placement or the refusal.
     pub decision: Decision,
     /// Who holds what of each GPU, in the inventory's order.
@@ -45,7 +48,10 @@ pub(crate) struct Ask<'a> {
     pub(crate) inventory: &'a Inventory,
     pub(crate) rules: &'a Rules,
     pub(crate) request: &'a Request,
-    pub(crate) tier: Tier,
+    /// Those that may serve it, the strongest first.
+    pub(crate) tiers: &'a [Tier],
+    /// What lies on each GPU that no lease made.
+    pub(crate) foreign: Vec<Vec<Slot>>,
 }
 
 impl Ask<'_> {
@@ -53,11 +59,12 @@ impl Ask<'_> {
         // Without a cap nobody asks what the owner holds.
         let owner =
             self.request.owner.as_deref().filter(|owner| self.rules.owner_max_gpus.contains_key(*owner));
-        capacity::sum(image, self.inventory, self.rules, owner, key.map(Vec::as_slice))
+        let sums = capacity::sum(image, self.inventory, self.rules, owner, key.map(Vec::as_slice))?;
+        Ok(sums.with(&self.foreign))
     }
 
-    pub(crate) fn place(&self, sums: &Sums) -> Decision {
-        place(self.inventory, self.rules, self.request, self.tier, &sums.held, sums.owner_ppm)
+    pub(crate) fn place(&self, sums: &Sums) -> (Tier, Decision) {
+        tiers::decide(self.tiers, self.inventory, self.rules, self.request, sums, sums.owner_ppm)
     }
 }
 
@@ -119,7 +126,7 @@ impl Store {
         Ok(Self { files: Files::open(dir)?, host, boot, observer: None })
     }
 
-    /// Gives `claim` what `request` asks, or says why not.
+    /// Gives `claim` what `request` asks, in the first of `tiers` that has room for it, or says why not.
     ///
     /// If there is no room, the leases of the dead are freed and it is tried once more. Dead leases of the same
     /// container are freed in any case: a restarted container has one lease.
@@ -132,11 +139,11 @@ impl Store {
         inventory: &Inventory,
         rules: &Rules,
         request: &Request,
-        tier: Tier,
+        tiers: &[Tier],
         claim: &Claim,
     ) -> Result<Lease, fgpu_spec::Error> {
         let nonce = new_nonce()?;
-        let ask = Ask { inventory, rules, request, tier };
+        let ask = self.ask(inventory, rules, request, tiers)?;
         let key = image::key_head(&claim.key);
         let (mut swept_key, mut swept_all) = (false, false);
         loop {
@@ -159,6 +166,17 @@ impl Store {
         }
     }
 
+    pub(crate) fn ask<'a>(
+        &self,
+        inventory: &'a Inventory,
+        rules: &'a Rules,
+        request: &'a Request,
+        tiers: &'a [Tier],
+    ) -> Result<Ask<'a>, Error> {
+        let foreign = if tiers.contains(&Tier::Mig) { self.foreign_slots(inventory)? } else { Vec::new() };
+        Ok(Ask { inventory, rules, request, tiers, foreign })
+    }
+
     pub(crate) fn attempt(
         &self,
         ask: &Ask<'_>,
@@ -179,15 +197,17 @@ impl Store {
         if sums.same_key {
             return Ok(Attempt::SameKey);
         }
-        let mut decision = ask.place(&sums);
-        let passed = queue::submit(ask, &image, &sums.held, place, &mut decision).map_err(torn)?;
+        let (tier, mut decision) = ask.place(&sums);
+        let passed = queue::submit(ask, &image, &sums, place, &mut decision).map_err(torn)?;
         match &decision.outcome {
             Ok(placement) => {
-                let lease = lease(ask, claim, nonce, placement.clone());
+                let mut lease = lease(ask, claim, nonce, tier, placement.clone());
+                let taken = self.take_kept(&image, &mut lease)?;
                 let line = image::line(&lease, &self.boot)?;
                 let passed = queue::count_passes(&image, &passed, &self.boot).map_err(torn)?;
                 let edit = queue::served(place, &passed);
-                let draft = image.rewrite_all(&self.boot, |_| Edit::Keep, Some(&line), edit, None);
+                let draft =
+                    image.rewrite_all(&self.boot, |line| end_of(&taken, line), Some(&line), edit, None);
                 self.files.replace(&lock, &draft)?;
                 if let Stand::Waits(ticket) = stand {
                     self.left(lock, &image, ticket);
@@ -205,7 +225,8 @@ impl Store {
                 // Nothing else is written: the words can be made without the lock.
                 drop(lock);
                 let holders = capacity::holders(&self.parse_all(&image)?, ask.inventory);
-                let error = refusal::error(refusal, &decision, ask.request, ask.inventory, &holders);
+                let error =
+                    refusal::error(refusal, &decision, ask.request, ask.inventory, &holders, &sums.slots);
                 let waiting = image.waiters().count();
                 Ok(Attempt::Refused(Refused {
                     error,
@@ -230,26 +251,33 @@ impl Store {
         inventory: &Inventory,
         rules: &Rules,
         request: &Request,
-        tier: Tier,
+        tiers: &[Tier],
     ) -> Result<Explanation, Error> {
         self.host.check_proc()?;
         let now = self.read()?;
         let mut leases = self.parse_all(&now)?;
-        leases.retain(|lease| !matches!(judge(&self.host, lease), Ok(Life::Dead)));
+        let dead = |lease: &Lease| matches!(judge(&self.host, lease), Ok(Life::Dead));
+        // A dead container's instances are destroyed before a request is refused.
+        leases.retain(|lease| match lease.state {
+            State::Reserving | State::Active => !dead(lease),
+            State::Releasing => lease.trouble.is_some(),
+            State::Kept => true,
+        });
         let lines =
             leases.iter().map(|lease| image::line(lease, &self.boot)).collect::<Result<Vec<_>, _>>()?;
         let waiters = now.waiters().filter(|line| self.waits(line));
         let draft = Draft::with_queue(&self.boot, lines.iter().map(Vec::as_slice), waiters);
         let torn = |damage| self.damage(damage, None);
         let image = Image::parse(draft.concat(), &self.boot).map_err(torn)?;
-        let ask = Ask { inventory, rules, request, tier };
+        let ask = self.ask(inventory, rules, request, tiers)?;
         let sums = ask.sums(&image, None).map_err(torn)?;
-        let mut decision = ask.place(&sums);
-        queue::submit(&ask, &image, &sums.held, None, &mut decision).map_err(torn)?;
+        let (tier, mut decision) = ask.place(&sums);
+        queue::submit(&ask, &image, &sums, None, &mut decision).map_err(torn)?;
         let holders = capacity::holders(&leases, inventory);
         let refusal = decision.outcome.as_ref().err();
-        let error = refusal.map(|refusal| refusal::error(refusal, &decision, request, inventory, &holders));
-        Ok(Explanation { decision, holders, error })
+        let error = refusal
+            .map(|refusal| refusal::error(refusal, &decision, request, inventory, &holders, &sums.slots));
+        Ok(Explanation { tier, decision, holders, error })
     }
 
     /// Records that the container runs, and what keeps its lease alive from now on; what is `None` stays as it
@@ -267,6 +295,9 @@ impl Store {
         let image = self.read_locked(&lock)?;
         let Some(old) = image.find(nonce) else { return Ok(false) };
         let mut lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
+        if !lease.state.is_held() {
+            return Ok(false);
+        }
         lease.state = State::Active;
         lease.init = init.or(lease.init);
         lease.cgroup = cgroup.or(lease.cgroup);
@@ -280,6 +311,9 @@ impl Store {
 
     /// Ends a lease and removes its container's folder. Idempotent; `None` if there is no such lease (any more).
     ///
+    /// One in which the driver has a part becomes [`State::Releasing`] instead, and is returned so: it goes with
+    /// [`Store::finish`].
+    ///
     /// # Errors
     /// As [`Error`] says; then the lease is still there.
     pub fn release(&self, nonce: &Nonce) -> Result<Option<Lease>, Error> {
@@ -290,17 +324,25 @@ impl Store {
                 None => None,
                 Some(old) => {
                     let lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
-                    let edit = |line| if line == old { Edit::Drop } else { Edit::Keep };
-                    self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+                    if !lease.state.is_held() {
+                        return Ok(None);
+                    }
+                    let mut ends: Ends<'_> = Vec::new();
+                    let lease = self.end(old, lease, &mut ends)?;
+                    self.files
+                        .replace(&lock, &image.rewrite(&self.boot, |line| end_of(&ends, line), None))?;
                     drop(lock);
                     self.wake_first(&image, None);
                     Some(lease)
                 }
             }
         };
-        self.remove_folder(nonce);
-        if let Some(lease) = &released {
-            self.tell(Change::Released(lease));
+        match &released {
+            None => self.remove_folder(nonce),
+            Some(lease) => {
+                self.remove_folders(std::slice::from_ref(lease));
+                self.tell(Change::Released(lease));
+            }
         }
         Ok(released)
     }
@@ -315,24 +357,23 @@ impl Store {
         {
             let lock = self.files.lock()?;
             let image = self.read_locked(&lock)?;
+            let mut ends: Ends<'_> = Vec::new();
             for line in image.lines() {
                 if self.summary(&lock, line)?.rest.starts_with(&key) {
-                    released.push(image::lease(line).map_err(|damage| self.damaged(&lock, damage))?);
+                    let lease = image::lease(line).map_err(|damage| self.damaged(&lock, damage))?;
+                    if lease.state.is_held() {
+                        released.push(self.end(line, lease, &mut ends)?);
+                    }
                 }
             }
             if !released.is_empty() {
-                let mine =
-                    |line: &[u8]| Summary::scan(line).is_ok_and(|summary| summary.rest.starts_with(&key));
-                let edit = |line| if mine(line) { Edit::Drop } else { Edit::Keep };
-                self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+                self.files.replace(&lock, &image.rewrite(&self.boot, |line| end_of(&ends, line), None))?;
                 drop(lock);
                 self.wake_first(&image, None);
             }
         }
-        for lease in &released {
-            self.remove_folder(&lease.grant.nonce);
-            self.tell(Change::Released(lease));
-        }
+        self.remove_folders(&released);
+        released.iter().for_each(|lease| self.tell(Change::Released(lease)));
         // It may have been killed while it waited. The leases are gone either way, and every reconcile tries again.
         let _ = self.sweep_queue();
         Ok(released)
@@ -359,6 +400,20 @@ impl Store {
     /// removed after the lease.
     pub fn container_dir(&self, nonce: &Nonce) -> PathBuf {
         self.files.folder(nonce)
+    }
+
+    /// Notes what becomes of the line of a lease that has come to its end, and returns the lease as it is then.
+    pub(crate) fn end<'a>(&self, line: &'a [u8], lease: Lease, ends: &mut Ends<'a>) -> Result<Lease, Error> {
+        let rest = lease.ended();
+        let text = rest.as_ref().map(|rest| image::line(rest, &self.boot)).transpose()?;
+        ends.push((line, text));
+        Ok(rest.unwrap_or(lease))
+    }
+
+    /// Removes the folders of leases that are gone.
+    pub(crate) fn remove_folders(&self, ended: &[Lease]) {
+        let gone = ended.iter().filter(|lease| lease.state != State::Releasing);
+        gone.for_each(|lease| self.remove_folder(&lease.grant.nonce));
     }
 
     /// Removes a container folder as far as it can be. The lease is gone already, and every reconcile tries again.
@@ -421,11 +476,23 @@ impl Store {
     }
 }
 
-fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, placement: Placement) -> Lease {
+/// Lines, and what takes the place of each.
+pub(crate) type Ends<'a> = Vec<(&'a [u8], Option<Vec<u8>>)>;
+
+/// What becomes of a line.
+pub(crate) fn end_of<'a>(ends: &'a Ends<'_>, line: &[u8]) -> Edit<'a> {
+    match ends.iter().find(|(old, _)| *old == line) {
+        None => Edit::Keep,
+        Some((_, None)) => Edit::Drop,
+        Some((_, Some(rest))) => Edit::Replace(rest),
+    }
+}
+
+fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, tier: Tier, placement: Placement) -> Lease {
     let Placement { gpus, exclusive, notes, why: _ } = placement;
     Lease {
         key: claim.key.clone(),
-        grant: Grant { nonce, tier: ask.tier, compute: ask.request.compute, gpus, notes },
+        grant: Grant { nonce, tier, compute: ask.request.compute, gpus, notes },
         state: State::Reserving,
         owner: ask.request.owner.clone(),
         exclusive,
@@ -437,6 +504,8 @@ fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, placement: Placement) -> Le
         created: host::boottime(),
         wall: host::wall(),
         request: ask.request.text.clone(),
+        trouble: None,
+        kept: None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{resize, run, setup, share};
+use crate::{driver, resize, run, setup, share};
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -124,6 +124,10 @@ pub(crate) enum Command {
         #[arg(long, requires = "rebuild")]
         force: bool,
     },
+
+    /// Make or undo the driver's part of a grant; the front ends run it
+    #[command(hide = true)]
+    Driver(driver::Arguments),
 
     /// Wire fgpu into a container engine, or out of it again
     ///

@@ -24,10 +24,10 @@ pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) 
         )
     })?;
     let inventory = node.inventory()?;
-    let tier = fgpu_hook::tier(&request, &inventory.driver_version)?;
+    let tiers = fgpu_hook::tiers(&request, &inventory)?;
     let store = Store::open(&node.config.state_dir)?;
-    let explanation = store.explain(&inventory, &node.config.rules(), &request, tier)?;
-    let answer = answer(&request, tier, &inventory, &explanation);
+    let explanation = store.explain(&inventory, &node.config.rules(), &request, &tiers)?;
+    let answer = answer(&request, explanation.tier, &inventory, &explanation);
     let text = if as_json { json(&answer)? } else { text(&answer) };
     Ok(Output { text, warnings: Vec::new(), failure: explanation.error })
 }
@@ -107,6 +107,9 @@ fn reason(verdict: Verdict) -> Option<&'static str> {
         Verdict::OtherDevice => "fgpu/device rules it out",
         Verdict::OtherModel => "fgpu/model rules it out",
         Verdict::Mig => "it is in MIG mode and serves no fractions",
+        Verdict::NotMig => "it is not in MIG mode",
+        Verdict::NoProfile => "it has no MIG profile like that",
+        Verdict::NoPlacement => "it has no free place for that slice",
         Verdict::TooSmall => "it is too small even when empty",
         Verdict::Exclusive => "another container has it for itself",
         Verdict::Occupied => "it is not empty, and the request wants it alone",
@@ -160,6 +163,7 @@ mod tests {
             reserved_memory: 0,
             mig_enabled: index == 2,
             context_memory: None,
+            mig_profiles: Vec::new(),
         };
         Inventory {
             version: 1,
@@ -185,18 +189,20 @@ mod tests {
             free_cores_ppm: 750_000,
             asked_memory: 13 << 30,
             verdict,
+            profile: None,
         }
     }
 
     #[test]
     fn a_grant() {
         let placement = Placement {
-            gpus: vec![GrantedGpu { uuid: "GPU-1".into(), memory: 13 << 30, cores_ppm: 333_333 }],
+            gpus: vec![GrantedGpu { uuid: "GPU-1".into(), memory: 13 << 30, cores_ppm: 333_333, mig: None }],
             exclusive: false,
             notes: vec!["something was floored".into()],
             why: "no other GPU fits".into(),
         };
         let explanation = Explanation {
+            tier: Tier::Quota,
             decision: Decision {
                 gpus: vec![report(Verdict::Fits), report(Verdict::Fits), report(Verdict::Mig)],
                 outcome: Ok(placement),
@@ -223,6 +229,7 @@ mod tests {
     #[test]
     fn a_refusal() {
         let explanation = Explanation {
+            tier: Tier::Quota,
             decision: Decision {
                 gpus: vec![report(Verdict::Short { memory: true, cores: false })],
                 outcome: Err(Refusal::Short { fragmented: false, largest: None }),

@@ -3,6 +3,7 @@
 //! A library, so that man pages and completions are made from the command's own definitions ([`command`]).
 
 mod arguments;
+mod driver;
 mod explain;
 mod inventory;
 mod node;
@@ -35,6 +36,13 @@ pub fn command() -> clap::Command {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // Needs no configuration: whoever starts it says where to work.
+    if let Command::Driver(arguments) = &arguments.command {
+        return match driver::run(arguments) {
+            Ok(code) => code,
+            Err(error) => output::finish(Err(error)),
+        };
+    }
     output::finish(run(&arguments))
 }
 
@@ -51,6 +59,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
     match &arguments.command {
         Command::Setup(arguments) => setup::run(arguments),
         Command::HoldContext { libcuda } => inventory::hold(libcuda),
+        Command::Driver(arguments) => driver::run(arguments).map(|_| String::new().into()),
         // Ends as the command did.
         Command::Run(arguments) => run::run(&node, arguments)?.relay(),
         Command::Status { json } => status::run(&node, *json),

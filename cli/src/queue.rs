@@ -115,7 +115,7 @@ mod tests {
             since: 2_000_000_000,
             passed: 3,
             key: Key { namespace: "moby".into(), id: "third".into() },
-            tier: Tier::Quota,
+            tiers: vec![Tier::Quota],
             request,
         };
         let brief = "no room: 0.25 is the largest that fits".to_owned();

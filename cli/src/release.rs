@@ -26,7 +26,7 @@ pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Er
             ),
         ));
     }
-    store.release(&lease.grant.nonce)?;
+    fgpu_hook::give_back(config, &store, &lease.grant.nonce)?;
     Ok(released(std::slice::from_ref(lease)).into())
 }
 
@@ -64,6 +64,7 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
     let store = fgpu_hook::store(config)?;
     let freed = store.reconcile()?;
     fgpu_hook::clear_leftovers(&store, &config.state_dir)?;
+    let undone = fgpu_hook::driver_step::finish(config, &store)?;
     let text = match tell {
         Tell::Json => json(&Freed {
             released: freed
@@ -80,7 +81,8 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
         Tell::Text if freed.is_empty() => "nothing to release\n".into(),
         Tell::Text | Tell::Quietly => released(&freed),
     };
-    Ok(text.into())
+    let warnings = undone.into_iter().map(|error| error.message).collect();
+    Ok(Output { text, warnings, failure: None })
 }
 
 /// Makes an allocator file that failed its check anew from what of it can be proven.
@@ -186,6 +188,8 @@ mod tests {
             created: 0,
             wall: 0,
             request: String::new(),
+            trouble: None,
+            kept: None,
         }
     }
 

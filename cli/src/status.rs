@@ -207,6 +207,7 @@ mod tests {
             reserved_memory: 0,
             mig_enabled: index == 2,
             context_memory: None,
+            mig_profiles: Vec::new(),
         }
     }
 
@@ -224,8 +225,12 @@ mod tests {
     }
 
     fn lease(id: &str, gpus: &[u32], exclusive: bool) -> Lease {
-        let share =
-            |index: &u32| GrantedGpu { uuid: format!("GPU-{index}"), memory: 10 << 30, cores_ppm: 250_000 };
+        let share = |index: &u32| GrantedGpu {
+            uuid: format!("GPU-{index}"),
+            memory: 10 << 30,
+            cores_ppm: 250_000,
+            mig: None,
+        };
         Lease {
             key: Key { namespace: "moby".into(), id: id.into() },
             grant: Grant {
@@ -246,6 +251,8 @@ mod tests {
             created: 1_000_000_000,
             wall: 0,
             request: "fgpu/fraction=0.25".into(),
+            trouble: None,
+            kept: None,
         }
     }
 

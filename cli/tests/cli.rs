@@ -139,7 +139,7 @@ impl Node {
             maker,
             pid_file: None,
         };
-        self.store().reserve(&inventory, &Rules::default(), &request, Tier::Quota, &claim).unwrap()
+        self.store().reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &claim).unwrap()
     }
 }
 

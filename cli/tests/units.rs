@@ -53,6 +53,7 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        mig_profiles: Vec::new(),
     };
     let inventory = Inventory {
         version: 1,
@@ -73,7 +74,7 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
         maker,
         pid_file: None,
     };
-    let lease = store.reserve(&inventory, &Rules::default(), &request, Tier::Quota, &claim).unwrap();
+    let lease = store.reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &claim).unwrap();
     let folder = store.container_dir(&lease.grant.nonce);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("ledger"), [0; 4096]).unwrap();

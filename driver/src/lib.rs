@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod cache;
+mod capabilities;
 #[cfg(feature = "nvml")]
 pub mod context;
 mod nodes;
@@ -30,6 +31,7 @@ mod soname;
 pub mod uvm;
 
 pub use cache::{FILE, FORMAT, cached, load, store};
+pub use capabilities::Capability;
 pub use nodes::{device_folder, nodes};
 #[cfg(feature = "nvml")]
 pub use nvml::refresh;

@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error, Gpu, Node};
 
+use crate::capabilities::{CapNode, Capability};
 use crate::procfs::CharacterDevices;
 use crate::rooted::under;
 
 /// Names under which the GPUs' driver registers its major: `nvidia-frontend` up to 550.39, `nvidia` since.
 const GPU_DRIVER: &[&str] = &["nvidia", "nvidia-frontend", "nvidiactl"];
 const UVM_DRIVER: &[&str] = &["nvidia-uvm"];
+const CAPS_DRIVER: &[&str] = &["nvidia-caps"];
 
 /// Minor of `/dev/nvidiactl` (`NV_CONTROL_DEVICE_MINOR` of the open kernel module).
 const CONTROL_MINOR: u32 = 255;
@@ -24,12 +26,13 @@ const UVM_TOOLS_MINOR: u32 = 1;
 
 /// The device nodes that a container with `gpus` needs, as they are now: `/dev/nvidiactl`, one
 /// `/dev/nvidia<minor>` per GPU in the order given, and `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools` when they
-/// exist. They are looked up in the [`device_folder`].
+/// exist. They are looked up in the [`device_folder`]. For each MIG device in `slices` the two nodes of its
+/// capabilities follow.
 ///
 /// # Errors
 /// `driver-error` if a node is missing, is no character device, or has another number than the driver has now:
 /// a node left over from another boot could lead to another device.
-pub fn nodes(root: &Path, gpus: &[&Gpu]) -> Result<Vec<Node>, Error> {
+pub fn nodes(root: &Path, gpus: &[&Gpu], slices: &[Capability]) -> Result<Vec<Node>, Error> {
     let look = Look { dev: device_folder(root), devices: CharacterDevices::read(root) };
 
     let mut nodes = vec![look.required("nvidiactl", GPU_DRIVER, CONTROL_MINOR)?];
@@ -38,6 +41,11 @@ pub fn nodes(root: &Path, gpus: &[&Gpu]) -> Result<Vec<Node>, Error> {
     }
     nodes.extend(look.optional("nvidia-uvm", UVM_DRIVER, UVM_MINOR)?);
     nodes.extend(look.optional("nvidia-uvm-tools", UVM_DRIVER, UVM_TOOLS_MINOR)?);
+    for slice in slices {
+        for node in slice.nodes(root)? {
+            nodes.push(look.capability(node)?);
+        }
+    }
     Ok(nodes)
 }
 
@@ -64,6 +72,23 @@ impl Look {
                 ),
             )
         })
+    }
+
+    /// The node of a capability. Nothing but a program that uses NVML as root makes it on the host, and a container's
+    /// runtime makes its own: it need not be there.
+    fn capability(&self, node: CapNode) -> Result<Node, Error> {
+        let name = format!("nvidia-caps/nvidia-cap{}", node.minor);
+        if let Some(node) = self.optional(&name, CAPS_DRIVER, node.minor)? {
+            return Ok(node);
+        }
+        let majors = self.devices.majors(CAPS_DRIVER);
+        let &major = majors.first().ok_or_else(|| {
+            Error::new(
+                Code::DriverError,
+                "the kernel has no device nvidia-caps; is the nvidia module loaded?",
+            )
+        })?;
+        Ok(Node { path: format!("/dev/{name}"), major, minor: node.minor, mode: node.mode, uid: 0, gid: 0 })
     }
 
     fn optional(&self, name: &str, driver: &[&str], minor: u32) -> Result<Option<Node>, Error> {
@@ -104,6 +129,8 @@ impl Look {
 fn maker(driver: &[&str], minor: u32) -> String {
     if driver == UVM_DRIVER {
         "nvidia-modprobe -u -c 0".into()
+    } else if driver == CAPS_DRIVER {
+        "nvidia-smi mig -lgi".into()
     } else {
         format!("nvidia-modprobe -c {minor}")
     }
@@ -163,12 +190,12 @@ mod tests {
         make(&root, "nvidia3", 195, 3);
         let names = |nodes: Vec<Node>| nodes.into_iter().map(|node| node.path).collect::<Vec<_>>();
         let (first, third) = (gpu(0), gpu(3));
-        let found = nodes(root.path(), &[&third, &first]).unwrap();
+        let found = nodes(root.path(), &[&third, &first], &[]).unwrap();
         assert_eq!(names(found), ["/dev/nvidiactl", "/dev/nvidia3", "/dev/nvidia0"]);
 
         make(&root, "nvidia-uvm", 511, 0);
         make(&root, "nvidia-uvm-tools", 511, 1);
-        let found = nodes(root.path(), &[&third]).unwrap();
+        let found = nodes(root.path(), &[&third], &[]).unwrap();
         let numbers: Vec<_> = found.iter().map(|node| (node.major, node.minor, node.mode)).collect();
         assert_eq!(numbers, [(195, 255, 0o666), (195, 3, 0o666), (511, 0, 0o666), (511, 1, 0o666)]);
         assert_eq!(names(found)[2..], ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]);
@@ -183,13 +210,13 @@ mod tests {
         }
         make(&root, "nvidia0", 195, 0);
         make(&root, "nvidia-uvm", 510, 0);
-        let error = nodes(root.path(), &[&gpu(0)]).unwrap_err();
+        let error = nodes(root.path(), &[&gpu(0)], &[]).unwrap_err();
         assert_eq!(error.code, Code::DriverError);
         assert!(error.message.contains("is device 510:0, but the driver's is 511:0"), "{error}");
 
         fs::remove_file(root.path().join("dev/nvidia-uvm")).unwrap();
         make(&root, "nvidia1", 195, 0);
-        let error = nodes(root.path(), &[&gpu(1)]).unwrap_err();
+        let error = nodes(root.path(), &[&gpu(1)], &[]).unwrap_err();
         assert!(error.message.contains("is device 195:0, but the driver's is 195:1"), "{error}");
     }
 
@@ -201,27 +228,27 @@ mod tests {
             return;
         }
         make(&root, "nvidia0", 240, 0);
-        assert_eq!(nodes(root.path(), &[&gpu(0)]).unwrap()[1].major, 240);
+        assert_eq!(nodes(root.path(), &[&gpu(0)], &[]).unwrap()[1].major, 240);
     }
 
     #[test]
     fn what_is_missing_or_no_device_is_named() {
         let root = Root::new();
         root.write("dev/nvidiactl", b"");
-        let error = nodes(root.path(), &[&gpu(0)]).unwrap_err();
+        let error = nodes(root.path(), &[&gpu(0)], &[]).unwrap_err();
         assert!(error.message.contains("dev/nvidiactl is no character device"), "{error}");
         assert_eq!(error.code, Code::DriverError);
 
         fs::remove_file(root.path().join("dev/nvidiactl")).unwrap();
         symlink("/dev/null", root.path().join("dev/nvidiactl")).unwrap();
-        let error = nodes(root.path(), &[&gpu(0)]).unwrap_err();
+        let error = nodes(root.path(), &[&gpu(0)], &[]).unwrap_err();
         assert!(error.message.contains("is no character device"), "a link is not followed: {error}");
 
         fs::remove_file(root.path().join("dev/nvidiactl")).unwrap();
         if !make(&root, "nvidiactl", 195, 255) {
             return;
         }
-        let error = nodes(root.path(), &[&gpu(7)]).unwrap_err();
+        let error = nodes(root.path(), &[&gpu(7)], &[]).unwrap_err();
         assert!(error.message.contains("dev/nvidia7 does not exist"), "{error}");
     }
 }

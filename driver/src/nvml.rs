@@ -3,14 +3,14 @@
 //! NVML is loaded into the calling process, where it may crash or hang with the driver. Only the `fgpu` command
 //! does this, in a process that does nothing else.
 
-#![expect(unsafe_code, reason = "two functions of NVML that nvml-wrapper does not wrap")]
+#![expect(unsafe_code, reason = "functions of NVML that nvml-wrapper does not wrap")]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use fgpu_spec::{Code, Error, FileKind, Gpu, Inventory};
+use fgpu_spec::{Code, DriverFile, Error, FileKind, Gpu, Inventory, MigProfile};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
@@ -19,6 +19,7 @@ use crate::context::{self, Holder};
 use crate::files;
 use crate::procfs::{boot_id, of, running_version};
 
+pub mod mig;
 mod topology;
 
 /// `MigMode::current` of a GPU on which MIG is on (`NVML_DEVICE_MIG_ENABLE`).
@@ -67,6 +68,36 @@ pub fn refresh(root: &Path, state_dir: &Path, holder: Holder<'_>) -> Result<Prob
 /// `no-gpu` if no driver is loaded or it drives no GPU; `gpu-unhealthy` if all GPUs are in error; `driver-error`
 /// if the driver's libraries are not installed or NVML refuses.
 fn inspect(root: &Path, known: Option<&Inventory>, holder: Holder<'_>) -> Result<Probe, Error> {
+    let (nvml, driver_version, files) = load(root)?;
+    let (mut gpus, unusable) = all_gpus(root, &nvml)?;
+    let known = known.filter(|known| known.driver_version == driver_version && known.root == root);
+    let sizes = known.into_iter().flat_map(|known| &known.gpus);
+    let sizes = sizes.filter_map(|gpu| Some((gpu.model.clone(), gpu.context_memory?))).collect();
+    let libcuda = files.iter().find(|file| file.kind == FileKind::Library && file.name == "libcuda.so.1");
+    let start = || libcuda.map(|file| holder(&file.host));
+    let unmeasured = contexts(&nvml, &mut gpus, sizes, &start);
+    let inventory = Inventory {
+        version: FORMAT,
+        boot_id: boot_id()?,
+        root: root.to_owned(),
+        driver_version,
+        cuda_version: cuda_version(&nvml),
+        topology: topology::topology(&nvml, &gpus),
+        gpus,
+        files,
+    };
+    Ok(Probe { inventory, unusable, unmeasured })
+}
+
+/// Loads the NVML of the running driver under `root` into this process.
+///
+/// # Errors
+/// See [`refresh`].
+pub fn open(root: &Path) -> Result<Nvml, Error> {
+    load(root).map(|(nvml, ..)| nvml)
+}
+
+fn load(root: &Path) -> Result<(Nvml, String, Vec<DriverFile>), Error> {
     let driver_version = running_version(root)?;
     let files = files::find(root, &driver_version)?;
     let library = files
@@ -89,25 +120,7 @@ fn inspect(root: &Path, known: Option<&Inventory>, holder: Holder<'_>) -> Result
             ),
         ));
     }
-
-    let (mut gpus, unusable) = all_gpus(root, &nvml)?;
-    let known = known.filter(|known| known.driver_version == driver_version && known.root == root);
-    let sizes = known.into_iter().flat_map(|known| &known.gpus);
-    let sizes = sizes.filter_map(|gpu| Some((gpu.model.clone(), gpu.context_memory?))).collect();
-    let libcuda = files.iter().find(|file| file.kind == FileKind::Library && file.name == "libcuda.so.1");
-    let start = || libcuda.map(|file| holder(&file.host));
-    let unmeasured = contexts(&nvml, &mut gpus, sizes, &start);
-    let inventory = Inventory {
-        version: FORMAT,
-        boot_id: boot_id()?,
-        root: root.to_owned(),
-        driver_version,
-        cuda_version: cuda_version(&nvml),
-        topology: topology::topology(&nvml, &gpus),
-        gpus,
-        files,
-    };
-    Ok(Probe { inventory, unusable, unmeasured })
+    Ok((nvml, driver_version, files))
 }
 
 /// Fills in what a context takes of each GPU on which fractions are served; of a model that is in `sizes`, what they say.
@@ -171,6 +184,7 @@ fn gpu(root: &Path, nvml: &Nvml, index: u32) -> Result<Gpu, String> {
     if total_memory == 0 {
         return Err("it reports no memory of its own".into());
     }
+    let mig_enabled = mig_enabled(&device).map_err(failed("no MIG mode"))?;
     Ok(Gpu {
         uuid: device.uuid().map_err(failed("no UUID"))?,
         index,
@@ -180,7 +194,8 @@ fn gpu(root: &Path, nvml: &Nvml, index: u32) -> Result<Gpu, String> {
         pci,
         total_memory,
         reserved_memory,
-        mig_enabled: mig_enabled(&device).map_err(failed("no MIG mode"))?,
+        mig_enabled,
+        mig_profiles: if mig_enabled { mig_profiles(nvml, &device)? } else { Vec::new() },
         context_memory: None,
     })
 }
@@ -213,6 +228,12 @@ fn memory_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64), NvmlError> 
     // SAFETY: nvmlMemory_t is three integers, so all zeroes is a valid value, and the call may have overwritten it.
     let memory = unsafe { memory.assume_init() };
     Ok((memory.total, memory.used))
+}
+
+fn mig_profiles(nvml: &Nvml, device: &Device<'_>) -> Result<Vec<MigProfile>, String> {
+    // SAFETY: the handle is used while `nvml` and `device` live.
+    let handle = unsafe { device.handle() };
+    mig::profiles(nvml, handle).map_err(|refused| refused.to_string())
 }
 
 fn mig_enabled(device: &Device<'_>) -> Result<bool, NvmlError> {

@@ -43,6 +43,10 @@ pub struct Config {
     pub driver_extra: Vec<PathBuf>,
     /// `[quota] compute`: what `fgpu/compute` is when the request is silent.
     pub compute: Compute,
+    /// `[mig] use-existing`: whether MIG instances that fgpu did not make may be used. They are never destroyed.
+    pub mig_use_existing: bool,
+    /// `[mig] keep`: how long an instance that fgpu made is kept for the next request.
+    pub mig_keep: Duration,
     /// `[owner."name"] max-gpus`.
     pub owner_max_gpus: BTreeMap<String, u32>,
 }
@@ -62,6 +66,8 @@ impl Default for Config {
             driver_root: PathBuf::from("/"),
             driver_extra: Vec::new(),
             compute: Compute::default(),
+            mig_use_existing: false,
+            mig_keep: Duration::ZERO,
             owner_max_gpus: BTreeMap::new(),
         }
     }
@@ -128,6 +134,11 @@ impl Config {
                 .map(|path| absolute("[driver] extra", Some(path)).map(Option::unwrap_or_default))
                 .collect::<Result<_, _>>()?,
             compute: file.quota.compute.unwrap_or_default(),
+            mig_use_existing: file.mig.use_existing,
+            mig_keep: match file.mig.keep {
+                None => Duration::ZERO,
+                Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("[mig] keep: {e}"))?,
+            },
             owner_max_gpus: file
                 .owner
                 .into_iter()
@@ -149,7 +160,11 @@ impl Config {
 
     /// What the allocator must respect beside the request.
     pub fn rules(&self) -> Rules {
-        Rules { reserve_memory: self.reserve_memory, owner_max_gpus: self.owner_max_gpus.clone() }
+        Rules {
+            reserve_memory: self.reserve_memory,
+            owner_max_gpus: self.owner_max_gpus.clone(),
+            mig_use_existing: self.mig_use_existing,
+        }
     }
 }
 
@@ -181,6 +196,7 @@ struct File {
     runtimes: Option<Vec<PathBuf>>,
     driver: Driver,
     quota: Quota,
+    mig: Mig,
     owner: BTreeMap<String, Owner>,
 }
 
@@ -203,6 +219,13 @@ struct Driver {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Quota {
     compute: Option<Compute>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Mig {
+    use_existing: bool,
+    keep: Option<String>,
 }
 
 #[derive(Deserialize, Default)]

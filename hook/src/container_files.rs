@@ -11,11 +11,7 @@ use fgpu_wire::{ledger, limits};
 /// Makes the folder and both files. What is half made when this fails goes with the lease: releasing a lease
 /// removes its folder.
 pub(crate) fn create(directory: &Path, grant: &Grant, inventory: &Inventory) -> Result<(), Error> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(directory)
-        .map_err(|error| Error::io("create", directory, &error))?;
+    folder(directory)?;
     let gpus = grant.gpus.iter().map(|gpu| limit_of(grant, gpu, inventory)).collect::<Result<Vec<_>, _>>()?;
     let mut page = limits::encode(&grant.nonce.0, &gpus);
     for (number, gpu) in grant.gpus.iter().enumerate() {
@@ -25,6 +21,15 @@ pub(crate) fn create(directory: &Path, grant: &Grant, inventory: &Inventory) -> 
     // The umask of whoever started us decides nothing: the ledger must be writable for every user of the container.
     write(&directory.join("limits"), 0o644, &page, limits::SIZE as u64)?;
     write(&directory.join("ledger"), 0o666, &ledger::encode(&grant.nonce.0), ledger::SIZE as u64)
+}
+
+/// Makes the folder alone.
+pub(crate) fn folder(directory: &Path) -> Result<(), Error> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+        .map_err(|error| Error::io("create", directory, &error))
 }
 
 fn limit_of(

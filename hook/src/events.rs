@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn lease(id: &str) -> Lease {
-        let share = |memory| GrantedGpu { uuid: "GPU-1".into(), memory, cores_ppm: 250_000 };
+        let share = |memory| GrantedGpu { uuid: "GPU-1".into(), memory, cores_ppm: 250_000, mig: None };
         Lease {
             key: Key { namespace: "moby".into(), id: id.into() },
             grant: Grant {
@@ -112,6 +112,8 @@ mod tests {
             created: 0,
             wall: 0,
             request: "fgpu/fraction=0.25".into(),
+            trouble: None,
+            kept: None,
         }
     }
 

@@ -1,18 +1,19 @@
 //! What every front end does between the annotations of a container and the edits that give it its share:
 //! request → inventory → lease → files → plan. How the plan is carried out is the front end's own.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use std::path::Path;
 
 use fgpu_allocator::{Claim, Lease, Store};
-use fgpu_spec::{Code, Document, Error, Inventory, Isolation, Nonce, Plan, Request, Tier};
+use fgpu_spec::{Code, Compute, Document, Error, Inventory, Isolation, Nonce, Plan, Request, Tier};
 
 use crate::config::Config;
+use crate::driver_step::{self, SetUp};
 use crate::layers::Layers;
 use crate::layout::Layout;
 use crate::wait::{self, Ask};
-use crate::{container_files, plan, programs};
+use crate::{container_files, give_back, plan, programs};
 
 /// What the container asks for, if anything. A pause container asks for nothing, whatever its pod asks for.
 ///
@@ -66,14 +67,50 @@ pub(crate) fn reserve<Guard>(
     request: &Request,
     claim: &Claim,
     longest: Duration,
-    guard: impl FnMut() -> Result<Guard, Error>,
+    mut guard: impl FnMut() -> Result<Guard, Error>,
 ) -> Result<(Granted, Guard), Error> {
     let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
-    let tier = tier(request, &inventory.driver_version)?;
+    let tiers = tiers(request, &inventory)?;
     let rules = config.rules();
-    let ask = Ask { inventory: &inventory, rules: &rules, request, tier };
-    let (lease, guard) = wait::until_room(store, &ask, claim, request.wait.min(longest), guard)?;
-    Ok((Granted { inventory, lease }, guard))
+    let ask = Ask { inventory: &inventory, rules: &rules, request, tiers: &tiers };
+    let started = Instant::now();
+    // What takes the room may be something that nobody has any more: that is looked into before anybody waits.
+    let mut looked = !tiers.contains(&Tier::Mig);
+    let mut places = 0;
+    while places < MOST_PLACES {
+        let left = request.wait.min(longest).saturating_sub(started.elapsed());
+        let wait = if looked { left } else { Duration::ZERO };
+        let (lease, guard) = match wait::until_room(store, &ask, claim, wait, &mut guard) {
+            Err(error) if !looked && is_short(&error) => {
+                looked = true;
+                driver_step::make_room(config, store)?;
+                continue;
+            }
+            result => result?,
+        };
+        let nonce = lease.grant.nonce;
+        match driver_step::set_up(config, store, lease) {
+            Ok(SetUp::Done(lease)) => return Ok((Granted { inventory, lease: *lease }, guard)),
+            Ok(SetUp::PlaceTaken) => give_back(config, store, &nonce)?,
+            Err(error) => return Err(undo(config, store, &nonce, error)),
+        }
+        places += 1;
+    }
+    Err(Error::new(
+        Code::NoMigPlacement,
+        format!(
+            "{}: {MOST_PLACES} places were taken one after the other before a slice was made there: somebody else              makes MIG instances on this node; try again",
+            request.text
+        ),
+    ))
+}
+
+/// How many places are tried before a request is refused. Each time the instances that are there have been looked at.
+const MOST_PLACES: u32 = 16;
+
+/// Whether there is no room now.
+fn is_short(error: &Error) -> bool {
+    matches!(error.code, Code::NoCapacity | Code::Fragmented | Code::NoMigPlacement)
 }
 
 impl Granted {
@@ -88,47 +125,51 @@ impl Granted {
         layers: Option<&Layers>,
     ) -> Result<Plan, Error> {
         let files = store.container_dir(&self.lease.grant.nonce);
-        if self.lease.grant.tier != Tier::None {
-            container_files::create(&files, &self.lease.grant, &self.inventory)?;
+        match self.lease.grant.tier {
+            Tier::None => {}
+            // No limits, but a trace of the grant that a lost allocator file leaves.
+            Tier::Mig => container_files::folder(&files)?,
+            Tier::Driver | Tier::Quota => {
+                container_files::create(&files, &self.lease.grant, &self.inventory)?;
+            }
         }
         plan::plan(config, &self.inventory, &self.lease.grant, &Layout::read(layers), &files)
     }
 
     /// Gives the lease back because of `error`, which is returned with what went wrong with that, too.
-    pub(crate) fn undo(&self, store: &Store, mut error: Error) -> Error {
-        let nonce = &self.lease.grant.nonce;
-        if let Err(second) = store.release(nonce) {
-            error.message.push_str(&format!("; and its lease {nonce} stays until fgpu gc: {second}"));
-        }
-        error
+    pub(crate) fn undo(&self, config: &Config, store: &Store, error: Error) -> Error {
+        undo(config, store, &self.lease.grant.nonce, error)
     }
 }
 
-/// The strongest tier that a node with this `driver` version can give the request.
+fn undo(config: &Config, store: &Store, nonce: &Nonce, mut error: Error) -> Error {
+    if let Err(second) = give_back(config, store, nonce) {
+        error.message.push_str(&format!("; and its lease {nonce} stays until fgpu gc: {second}"));
+    }
+    error
+}
+
+/// The tiers that could serve a request on this node, the strongest first.
 ///
 /// # Errors
-/// `no-mig-placement` or `denied` when the request insists on a tier that it cannot give.
-pub fn tier(request: &Request, driver: &str) -> Result<Tier, Error> {
-    if request.mig.is_some() || request.isolation == Isolation::Mig {
-        return Err(Error::new(
-            Code::NoMigPlacement,
-            format!(
-                "{}: this version of fgpu makes no MIG instances; ask for fgpu/fraction or fgpu/memory",
-                request.text
-            ),
-        ));
-    }
+/// `denied` when the request insists on a tier that the node cannot give.
+pub fn tiers(request: &Request, inventory: &Inventory) -> Result<Vec<Tier>, Error> {
     match request.isolation {
-        Isolation::Auto | Isolation::Quota => Ok(Tier::Quota),
-        Isolation::None => Ok(Tier::None),
+        Isolation::Mig => Ok(vec![Tier::Mig]),
+        Isolation::Quota => Ok(vec![Tier::Quota]),
+        Isolation::None => Ok(vec![Tier::None]),
+        Isolation::Auto => {
+            // A slice has its SMs to itself: no more, and no less.
+            let sliced = request.compute == Compute::Cap && inventory.gpus.iter().any(|gpu| gpu.mig_enabled);
+            Ok(if sliced { vec![Tier::Mig, Tier::Quota] } else { vec![Tier::Quota] })
+        }
         Isolation::Driver => Err(Error::new(
             Code::Denied,
             format!(
                 "{}: this version of fgpu does not set the driver's own memory limits (and they need driver r615 \
-                 or newer, this node has {driver}); use fgpu/isolation=quota",
-                request.text
+                 or newer, this node has {}); use fgpu/isolation=quota",
+                request.text, inventory.driver_version
             ),
         )),
-        Isolation::Mig => unreachable!("refused above"),
     }
 }

@@ -11,6 +11,7 @@ mod child;
 pub mod config;
 mod container_files;
 mod devices;
+pub mod driver_step;
 pub mod events;
 mod grant;
 mod held;
@@ -27,8 +28,8 @@ pub mod runtime;
 mod wait;
 
 pub use child::Ended;
-pub use grant::tier;
-pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, release, release_container, store};
+pub use grant::tiers;
+pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, give_back, release, release_container, store};
 pub use prepare::{Container, RootfsMount, prepare};
 pub use resize::{enforce, resize};
 pub use run::{clear_leftovers, run};

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use fgpu_allocator::{Key, Process, Store};
+use fgpu_allocator::{Key, Lease, Process, Store};
 use fgpu_spec::{Error, Nonce};
 
 use crate::config::Config;
+use crate::driver_step;
 use crate::events::Events;
 
 /// The node's leases; what becomes of them through this store is recorded.
@@ -36,8 +37,19 @@ pub fn activate(nonce: &Nonce, pid: i32) -> Result<(), Error> {
 /// # Errors
 /// The state directory cannot be read or written.
 pub fn release(nonce: &Nonce) -> Result<(), Error> {
-    own_store()?.release(nonce)?;
-    Ok(())
+    let config = Config::load()?;
+    give_back(&config, &store(&config)?, nonce)
+}
+
+/// [`release`] in a store that is open.
+///
+/// # Errors
+/// As [`release`].
+pub fn give_back(config: &Config, store: &Store, nonce: &Nonce) -> Result<(), Error> {
+    match store.release(nonce)? {
+        Some(lease) => driver_step::ended(config, store, &lease),
+        None => Ok(()),
+    }
 }
 
 /// Gives back whatever a container of this name holds.
@@ -45,8 +57,16 @@ pub fn release(nonce: &Nonce) -> Result<(), Error> {
 /// # Errors
 /// The state directory cannot be read or written.
 pub fn release_container(namespace: &str, id: &str) -> Result<(), Error> {
-    own_store()?.release_key(&Key { namespace: namespace.into(), id: id.into() })?;
-    Ok(())
+    let config = Config::load()?;
+    let store = store(&config)?;
+    let released = store.release_key(&Key { namespace: namespace.into(), id: id.into() })?;
+    ended(&config, &store, &released)
+}
+
+/// Sees to the driver's part of leases that have come to their end, of all of them whatever becomes of one.
+pub(crate) fn ended(config: &Config, store: &Store, leases: &[Lease]) -> Result<(), Error> {
+    let results: Vec<_> = leases.iter().map(|lease| driver_step::ended(config, store, lease)).collect();
+    results.into_iter().collect()
 }
 
 /// The cgroup that a container's init has been given, as `/proc/<pid>/cgroup` has it: of the devices controller on a v1

@@ -43,7 +43,7 @@ use crate::events::refusals_of;
 use crate::grant::Granted;
 use crate::held::Held;
 use crate::layers::Layers;
-use crate::{bundle, cgroup_of, devices, grant, release, store};
+use crate::{bundle, cgroup_of, devices, give_back, grant, lifecycle, release, store};
 use attach::Attached;
 use entry::Stage;
 use state::State;
@@ -125,7 +125,8 @@ fn share(config: &Config, key: &Key, state: State, deadline: Deadline) -> Result
     let claim = Claim { key: key.clone(), bundle: state.bundle, maker, pid_file: None };
     let longest = deadline.left(WORK);
     let (granted, held) = grant::reserve(config, &store, &request, &claim, longest, Held::new)?;
-    inject(config, &store, &granted, &mut target, &text, &held).map_err(|error| granted.undo(&store, error))
+    inject(config, &store, &granted, &mut target, &text, &held)
+        .map_err(|error| granted.undo(config, &store, error))
 }
 
 /// Brings what was granted into the container.
@@ -203,21 +204,22 @@ pub fn poststop(mut input: impl Read, grant: Option<Nonce>) {
 
 /// Releases what the container of this state held.
 fn release_by_state(state: &State) -> Result<(), Error> {
-    let store = store(&Config::load()?)?;
+    let config = Config::load()?;
+    let store = store(&config)?;
     // The engine may have removed the bundle already.
     let text = bundle::read(&state.bundle.join("config.json"));
     if let Ok(document) = text.and_then(|text| Document::parse(&text))
         && let Some(nonce) = grant::written(&store, &document, &state.id, &state.bundle)?
     {
-        store.release(&nonce)?;
-        return Ok(());
+        return give_back(&config, &store, &nonce);
     }
     let key = key(state)?;
-    if store.release_dead(&key)?.is_empty() {
+    let mut released = store.release_dead(&key)?;
+    if released.is_empty() {
         ending::wait(&store, &key)?;
-        store.release_dead(&key)?;
+        released = store.release_dead(&key)?;
     }
-    Ok(())
+    lifecycle::ended(&config, &store, &released)
 }
 
 /// Leases that this hook makes are named after the bundle.

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Code, DriverFile, Error, FileKind, Grant, Inventory, Mount, Plan, Poststop, Tier};
+use fgpu_driver::Capability;
+use fgpu_spec::{
+    Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Inventory, Mount, Plan, Poststop, Tier,
+};
 use fgpu_wire::{LEDGER_PATH, LIMITS_PATH, REAL_CUDA, REAL_NVML};
 
 use crate::config::Config;
@@ -28,10 +31,13 @@ pub(crate) fn plan(
         .iter()
         .filter_map(|granted| inventory.gpus.iter().find(|gpu| gpu.uuid == granted.uuid))
         .collect();
-    let nodes = fgpu_driver::nodes(&config.driver_root, &gpus)?;
+    let slices = capabilities(inventory, grant);
+    let mut gpus = gpus;
+    gpus.dedup_by_key(|gpu| gpu.minor);
+    let nodes = fgpu_driver::nodes(&config.driver_root, &gpus, &slices)?;
     let mut mounts = Mounts(Vec::new());
     mounts.driver(inventory, layout, grant.tier)?;
-    if grant.tier != Tier::None {
+    if grant.tier.is_interposed() {
         mounts.quota(inventory, layout)?;
         mounts.add(files.join("limits"), LIMITS_PATH, false);
         mounts.add(files.join("ledger"), LEDGER_PATH, true);
@@ -54,6 +60,20 @@ pub(crate) fn plan(
     })
 }
 
+/// The MIG devices of a grant.
+fn capabilities(inventory: &Inventory, grant: &Grant) -> Vec<Capability> {
+    let one = |granted: &GrantedGpu| {
+        let gpu = inventory.gpus.iter().find(|gpu| gpu.uuid == granted.uuid)?;
+        let instance = granted.mig.as_ref()?.instance.as_ref()?;
+        Some(Capability {
+            gpu: gpu.minor,
+            gpu_instance: instance.gpu_instance,
+            compute_instance: instance.compute_instance,
+        })
+    };
+    grant.gpus.iter().filter_map(one).collect()
+}
+
 struct Mounts(Vec<Mount>);
 
 impl Mounts {
@@ -68,10 +88,10 @@ impl Mounts {
     fn driver(&mut self, inventory: &Inventory, layout: &Layout, tier: Tier) -> Result<(), Error> {
         for file in &inventory.files {
             match (file.kind, file.name.as_str()) {
-                (FileKind::Library, CUDA) if tier != Tier::None => {
+                (FileKind::Library, CUDA) if tier.is_interposed() => {
                     self.add(file.host.clone(), REAL_CUDA, false)
                 }
-                (FileKind::Library, NVML) if tier != Tier::None => {
+                (FileKind::Library, NVML) if tier.is_interposed() => {
                     self.add(file.host.clone(), REAL_NVML, false)
                 }
                 (FileKind::Library, name) => {

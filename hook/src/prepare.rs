@@ -99,6 +99,6 @@ fn edit_for<Guard>(
     };
     match inject() {
         Ok(()) => Ok(Some(granted.lease.grant.nonce)),
-        Err(error) => Err(granted.undo(&store, error)),
+        Err(error) => Err(granted.undo(config, &store, error)),
     }
 }

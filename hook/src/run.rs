@@ -17,6 +17,7 @@ use fgpu_spec::{Code, Error, Request};
 use crate::child::{self, Bond, Ended};
 use crate::config::Config;
 use crate::events::Events;
+use crate::give_back;
 use crate::grant::{self, Granted};
 use crate::layers::Layers;
 use cgroup::Cgroup;
@@ -70,9 +71,10 @@ pub fn run(
         .inspect_err(|error| Events::of(config).refused(Some(&claim.key), error))?;
     let mut command = Command::new(program);
     command.args(words);
-    let ended = start(config, &store, &granted, command).map_err(|error| granted.undo(&store, error))?;
+    let ended =
+        start(config, &store, &granted, command).map_err(|error| granted.undo(config, &store, error))?;
     // The command has run: its end is the caller's answer, whatever becomes of the lease. The reconciler finds it.
-    if let Err(error) = store.release(&granted.lease.grant.nonce) {
+    if let Err(error) = give_back(config, &store, &granted.lease.grant.nonce) {
         eprintln!("fgpu: warning: the share is not given back until fgpu gc: {error}");
     }
     Ok(ended)

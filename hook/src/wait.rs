@@ -15,7 +15,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) inventory: &'a Inventory,
     pub(crate) rules: &'a Rules,
     pub(crate) request: &'a Request,
-    pub(crate) tier: Tier,
+    pub(crate) tiers: &'a [Tier],
 }
 
 /// Takes what is asked for as soon as there is room, for `wait` at most. Each attempt is made under a new `guard`; the one
@@ -31,10 +31,10 @@ pub(crate) fn until_room<Guard>(
     wait: Duration,
     mut guard: impl FnMut() -> Result<Guard, Error>,
 ) -> Result<(Lease, Guard), Error> {
-    let &Ask { inventory, rules, request, tier } = ask;
+    let &Ask { inventory, rules, request, tiers } = ask;
     if wait.is_zero() {
         let guard = guard()?;
-        return Ok((store.reserve(inventory, rules, request, tier, claim)?, guard));
+        return Ok((store.reserve(inventory, rules, request, tiers, claim)?, guard));
     }
     let deadline = Instant::now().checked_add(wait);
     let me = Process::current()
@@ -42,7 +42,7 @@ pub(crate) fn until_room<Guard>(
     let mut ticket = Ticket::new(me);
     loop {
         let held = guard()?;
-        let turn = store.reserve_or_wait(inventory, rules, request, tier, claim, &mut ticket)?;
+        let turn = store.reserve_or_wait(inventory, rules, request, tiers, claim, &mut ticket)?;
         let (position, of, reason) = match turn {
             Turn::Granted(lease) => return Ok((*lease, held)),
             Turn::Waiting { position, of, reason } => (position, of, reason),
@@ -121,8 +121,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
         let (inventory, rules, half) = (inventory(), Rules::default(), request("0.5"));
-        let first = store.reserve(&inventory, &rules, &request("1"), Tier::Quota, &claim("first")).unwrap();
-        let ask = Ask { inventory: &inventory, rules: &rules, request: &half, tier: Tier::Quota };
+        let first =
+            store.reserve(&inventory, &rules, &request("1"), &[Tier::Quota], &claim("first")).unwrap();
+        let ask = Ask { inventory: &inventory, rules: &rules, request: &half, tiers: &[Tier::Quota] };
         let waited = std::thread::scope(|scope| {
             scope.spawn(|| meanwhile(&store, &first));
             until_room(&store, &ask, &claim("second"), time, || Ok(()))

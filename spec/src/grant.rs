@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::MigSlice;
+
 /// Names one grant for ever: 128 random bits, written as 32 hex digits. It is put into the container's
 /// annotations as `fgpu/grant`, so that a late release of a container's former life frees nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,6 +72,18 @@ pub enum Tier {
     None,
 }
 
+impl Tier {
+    /// Whether the quota libraries lie over the driver's in a container of this tier.
+    pub fn is_interposed(self) -> bool {
+        matches!(self, Self::Driver | Self::Quota)
+    }
+
+    /// Whether a grant of this tier has a part in the driver, made after the lease and undone before it goes.
+    pub fn has_driver_part(self) -> bool {
+        matches!(self, Self::Mig | Self::Driver)
+    }
+}
+
 /// How the compute share is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -92,6 +106,9 @@ pub struct GrantedGpu {
     pub memory: u64,
     /// SM time in parts per million of the whole GPU.
     pub cores_ppm: u32,
+    /// The hardware slice that it is, in the `mig` tier. Several of one grant may be of one GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigSlice>,
 }
 
 /// What the allocator gave to one container.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::MigProfile;
 use crate::Topology;
 
 /// One physical GPU.
@@ -31,6 +32,9 @@ pub struct Gpu {
     /// Bytes of it that a CUDA context takes, if that could be measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_memory: Option<u64>,
+    /// The slices that it can be cut into, in the driver's order; none if MIG mode is off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mig_profiles: Vec<MigProfile>,
 }
 
 impl Gpu {

@@ -9,6 +9,7 @@ mod error;
 mod grant;
 mod inventory;
 mod json;
+mod mig;
 mod plan;
 mod request;
 mod show;
@@ -18,6 +19,7 @@ pub use document::Document;
 pub use error::{Code, Error};
 pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
+pub use mig::{MigInstance, MigPlacement, MigProfile, MigSlice, MigStage};
 pub use plan::{Mount, Node, Plan, Poststop};
 pub use request::{
     Defaults, Filter, Isolation, MemoryAsk, Policy, Request, annotations_from_env, container_name,

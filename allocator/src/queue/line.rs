@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use fgpu_spec::{Inventory, Request, Tier};
 
 use super::gate::{Candidate, Effect, PASSES, Part, effect, shares};
-use crate::capacity::{self, Held, worth};
+use crate::capacity::{self, Sums, worth};
 use crate::image::{self, Damage, Image, WaiterHead};
 use crate::place::Placement;
 use crate::{Process, Rules, Waiter};
@@ -25,7 +25,7 @@ pub(super) struct Entry<'a> {
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
     pub(super) entries: Vec<Entry<'a>>,
-    pub(super) asks: Vec<(Tier, Request)>,
+    pub(super) asks: Vec<(Vec<Tier>, Request)>,
 }
 
 impl<'a> Queue<'a> {
@@ -37,8 +37,8 @@ impl<'a> Queue<'a> {
             let ask = match known.get(head.ask) {
                 Some(&ask) => ask,
                 None => {
-                    let Waiter { tier, request, .. } = image::waiter(line)?;
-                    asks.push((tier, request));
+                    let Waiter { tiers, request, .. } = image::waiter(line)?;
+                    asks.push((tiers, request));
                     known.insert(head.ask, asks.len() - 1);
                     asks.len() - 1
                 }
@@ -56,8 +56,8 @@ pub(super) struct Scene<'a> {
     pub(super) image: &'a Image,
     pub(super) inventory: &'a Inventory,
     pub(super) rules: &'a Rules,
-    /// Per GPU, in the inventory's order.
-    pub(super) held: &'a [Held],
+    /// What is held of it.
+    pub(super) sums: &'a Sums,
 }
 
 /// Whether a grant may go before those that wait ahead of it.
@@ -85,7 +85,7 @@ impl Scene<'_> {
             let leases = capacity::leases_on(self.image, &self.inventory.gpus[gpu].uuid)?;
             let of = &self.inventory.gpus[gpu];
             candidate.worth_ppm += worth(of, self.rules, added.memory, added.cores_ppm, added.exclusive);
-            candidate.parts.push(Part { gpu, held: self.held[gpu], added, leases });
+            candidate.parts.push(Part { gpu, held: self.sums.held[gpu], added, leases });
         }
         let mut effects = vec![None; queue.asks.len()];
         let mut passed = Vec::new();

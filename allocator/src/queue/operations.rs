@@ -7,25 +7,25 @@ use fgpu_spec::{Inventory, Nonce, Request, Tier};
 use super::line::{Gate, Queue, Scene};
 use super::ticket::{self, Place, Ticket};
 use super::{Turn, Waiter, Waiting};
-use crate::capacity::{self, Held};
+use crate::capacity::{self, Sums};
 use crate::file::Lock;
 use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
-use crate::place::{Decision, Placement, Refusal, place};
+use crate::place::{Decision, Placement, Refusal};
 use crate::store::{Ask, Attempt, Refused, Stand, new_nonce};
-use crate::{Change, Claim, Error, Rules, Store, host, refusal};
+use crate::{Change, Claim, Error, Rules, Slot, Store, host, refusal, tiers};
 
 /// Has a decision wait for those ahead: the first `place` of the queue, or everybody. Returns who is passed if it stays a
 /// grant.
 pub(crate) fn submit(
     ask: &Ask<'_>,
     image: &Image,
-    held: &[Held],
+    sums: &Sums,
     place: Option<usize>,
     decision: &mut Decision,
 ) -> Result<Vec<usize>, Damage> {
     let Ok(placement) = &decision.outcome else { return Ok(Vec::new()) };
     let queue = Queue::read(image, place.unwrap_or(usize::MAX))?;
-    let scene = Scene { image, inventory: ask.inventory, rules: ask.rules, held };
+    let scene = Scene { image, inventory: ask.inventory, rules: ask.rules, sums };
     match scene.gate(&queue, ask.request.owner.as_deref(), placement)? {
         Gate::Open(passed) => Ok(passed),
         Gate::Shut(by) => {
@@ -77,11 +77,14 @@ impl Store {
         inventory: &Inventory,
         rules: &Rules,
         request: &Request,
-        tier: Tier,
+        tiers: &[Tier],
         claim: &Claim,
         ticket: &mut Ticket,
     ) -> Result<Turn, fgpu_spec::Error> {
-        let turn = self.take_turn(&Ask { inventory, rules, request, tier }, claim, ticket);
+        let turn = self
+            .ask(inventory, rules, request, tiers)
+            .map_err(Into::into)
+            .and_then(|ask| self.take_turn(&ask, claim, ticket));
         if turn.is_err() {
             // Its own error says more than what becomes of the place, which ends with the process at the latest.
             let _ = self.leave(ticket);
@@ -151,7 +154,7 @@ impl Store {
             since: host::boottime(),
             passed: 0,
             key: claim.key.clone(),
-            tier: ask.tier,
+            tiers: ask.tiers.to_vec(),
             request: ask.request.clone(),
         };
         let line = image::line(&waiter, &self.boot)?;
@@ -207,8 +210,9 @@ impl Store {
         let image = self.read()?;
         let torn = |damage| self.damage(damage, None);
         let holders = capacity::holders(&self.parse_all(&image)?, inventory);
-        let held = capacity::sum(&image, inventory, rules, None, None).map_err(torn)?.held;
-        let scene = Scene { image: &image, inventory, rules, held: &held };
+        let foreign = self.foreign_slots(inventory)?;
+        let sums = capacity::sum(&image, inventory, rules, None, None).map_err(torn)?.with(&foreign);
+        let scene = Scene { image: &image, inventory, rules, sums: &sums };
         let mut waiting = Vec::new();
         let mut queue = Queue::read(&image, usize::MAX).map_err(torn)?;
         queue.entries.retain(|entry| self.waits(entry.line));
@@ -217,7 +221,7 @@ impl Store {
         while let Some(entry) = next {
             let waiter = image::waiter(entry.line).map_err(torn)?;
             let request = &waiter.request;
-            let mut decision = scene.place(request, waiter.tier).map_err(torn)?;
+            let mut decision = scene.place(request, &waiter.tiers).map_err(torn)?;
             if let Ok(placement) = &decision.outcome
                 && let Gate::Shut(by) =
                     scene.gate(&queue, request.owner.as_deref(), placement).map_err(torn)?
@@ -228,8 +232,9 @@ impl Store {
             let refused = decision.outcome.as_ref().err();
             waiting.push(Waiting {
                 position: waiting.len() + 1,
-                reason: refused
-                    .map(|refused| refusal::error(refused, &decision, request, inventory, &holders)),
+                reason: refused.map(|refused| {
+                    refusal::error(refused, &decision, request, inventory, &holders, &sums.slots)
+                }),
                 brief: refused
                     .map_or_else(|| "about to start".into(), |refused| refusal::brief(refused, request)),
                 waiter,
@@ -269,12 +274,13 @@ impl Store {
 
     /// Wakes the first behind the leader that can be granted what it asks.
     fn dispatch(&self, inventory: &Inventory, rules: &Rules) -> Result<(), Error> {
+        let foreign = self.foreign_slots(inventory)?;
         loop {
             let image = self.read()?;
             if image.waiters().nth(1).is_none() {
                 return Ok(());
             }
-            match self.next(&image, inventory, rules).map_err(|damage| self.damage(damage, None))? {
+            match self.next(&image, inventory, rules, &foreign).map_err(|damage| self.damage(damage, None))? {
                 Next::Nobody => return Ok(()),
                 Next::Dead => self.sweep_queue()?,
             }
@@ -282,18 +288,24 @@ impl Store {
     }
 
     /// One pass over the queue.
-    fn next(&self, image: &Image, inventory: &Inventory, rules: &Rules) -> Result<Next, Damage> {
-        let held = capacity::sum(image, inventory, rules, None, None)?.held;
-        let scene = Scene { image, inventory, rules, held: &held };
+    fn next(
+        &self,
+        image: &Image,
+        inventory: &Inventory,
+        rules: &Rules,
+        foreign: &[Vec<Slot>],
+    ) -> Result<Next, Damage> {
+        let sums = capacity::sum(image, inventory, rules, None, None)?.with(foreign);
+        let scene = Scene { image, inventory, rules, sums: &sums };
         let mut queue = Queue::read(image, usize::MAX)?;
         let mut placements: HashMap<usize, Option<Placement>> = HashMap::new();
         let all = std::mem::take(&mut queue.entries);
         for entry in all {
-            let (tier, request) = &queue.asks[entry.ask];
+            let (tiers, request) = &queue.asks[entry.ask];
             let placement = match placements.get(&entry.ask) {
                 Some(known) => known,
                 None => {
-                    let outcome = scene.place(request, *tier)?.outcome.ok();
+                    let outcome = scene.place(request, tiers)?.outcome.ok();
                     placements.entry(entry.ask).or_insert(outcome)
                 }
             };
@@ -366,8 +378,8 @@ enum Next {
 
 impl Scene<'_> {
     /// What a request would get if nobody waited.
-    fn place(&self, request: &Request, tier: Tier) -> Result<Decision, Damage> {
+    fn place(&self, request: &Request, tiers: &[Tier]) -> Result<Decision, Damage> {
         let owner_ppm = self.owner_ppm(request.owner.as_deref())?.unwrap_or(0);
-        Ok(place(self.inventory, self.rules, request, tier, self.held, owner_ppm))
+        Ok(tiers::decide(tiers, self.inventory, self.rules, request, self.sums, owner_ppm).1)
     }
 }

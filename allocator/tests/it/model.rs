@@ -118,7 +118,11 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let rules = Rules { reserve_memory: GIB / 2, owner_max_gpus: [("alice".to_owned(), 2)].into() };
+        let rules = Rules {
+            reserve_memory: GIB / 2,
+            owner_max_gpus: [("alice".to_owned(), 2)].into(),
+            ..Rules::default()
+        };
         Self {
             node: Node::new(),
             rules,
@@ -283,7 +287,8 @@ impl Model {
         let id = id.to_string();
         let pid_file = Some(self.node.pid_file(&format!("{id}-{}", maker.pid)));
         let claim = Claim { pid_file, ..claim(&id, maker) };
-        let reserved = self.node.store.reserve(&inventory(GPUS), &self.rules, request, Tier::Quota, &claim);
+        let reserved =
+            self.node.store.reserve(&inventory(GPUS), &self.rules, request, &[Tier::Quota], &claim);
         match reserved {
             Ok(lease) => {
                 assert_eq!(lease.grant.gpus.len(), request.count as usize);
@@ -403,7 +408,7 @@ impl Model {
         assert_eq!(self.node.folders(), [""; 0]);
         let whole = Request { count: GPUS, ..fraction(1_000_000) };
         let claim = claim("last", Process { pid: 1, start: 1 });
-        self.node.store.reserve(&inventory(GPUS), &self.rules, &whole, Tier::Quota, &claim).unwrap();
+        self.node.store.reserve(&inventory(GPUS), &self.rules, &whole, &[Tier::Quota], &claim).unwrap();
     }
 }
 

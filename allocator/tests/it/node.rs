@@ -24,6 +24,7 @@ pub(crate) fn inventory(gpus: u32) -> Inventory {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        mig_profiles: Vec::new(),
     };
     Inventory {
         version: 1,
@@ -65,7 +66,7 @@ pub(crate) fn claim(id: &str, maker: Process) -> Claim {
 
 /// Reserves a fraction of the quota tier.
 pub(crate) fn reserve(store: &Store, gpus: u32, ppm: u32, claim: &Claim) -> Result<Lease, fgpu_spec::Error> {
-    store.reserve(&inventory(gpus), &Rules::default(), &fraction(ppm), Tier::Quota, claim)
+    store.reserve(&inventory(gpus), &Rules::default(), &fraction(ppm), &[Tier::Quota], claim)
 }
 
 /// Fails if the leases grant more of a GPU than there is.

@@ -185,7 +185,7 @@ fn so_does_one_that_hits_its_owners_cap() {
     let rules = Rules { owner_max_gpus: [("alice".to_owned(), 1)].into(), ..Rules::default() };
     let request = Request { owner: Some("alice".into()), ..fraction(600_000) };
     let take = |id: &str, maker: Process| {
-        node.store.reserve(&inventory(4), &rules, &request, Tier::Quota, &claim(id, maker))
+        node.store.reserve(&inventory(4), &rules, &request, &[Tier::Quota], &claim(id, maker))
     };
     let first = node.spawn();
     take("a", first).unwrap();
@@ -280,7 +280,7 @@ fn explain_answers_as_reserve_would_and_changes_nothing() {
     reserve(&node.store, 2, 600_000, &claim("b", node.spawn())).unwrap();
     let before = fs::read(node.file()).unwrap();
     let explain = |request: &Request| {
-        node.store.explain(&inventory(2), &Rules::default(), request, Tier::Quota).unwrap()
+        node.store.explain(&inventory(2), &Rules::default(), request, &[Tier::Quota]).unwrap()
     };
     let no = explain(&fraction(600_000));
     assert_eq!(no.decision.gpus[0].verdict, Verdict::Short { memory: true, cores: true });
@@ -300,7 +300,7 @@ fn policies_work_through_the_file() {
     let node = Node::new();
     let take = |id: &str, request: Request| {
         let claim = claim(id, node.spawn());
-        node.store.reserve(&inventory(2), &Rules::default(), &request, Tier::Quota, &claim)
+        node.store.reserve(&inventory(2), &Rules::default(), &request, &[Tier::Quota], &claim)
     };
     let alone = Request { policy: Policy::Exclusive, ..fraction(100_000) };
     assert!(take("a", alone.clone()).unwrap().exclusive);
@@ -345,7 +345,7 @@ fn a_lease_changes_its_size_within_its_gpus() {
     let spec = inventory(2);
     let pair = Request { count: 2, ..fraction(250_000) };
     let claimed = claim("a", node.spawn());
-    let lease = node.store.reserve(&spec, &Rules::default(), &pair, Tier::Quota, &claimed).unwrap();
+    let lease = node.store.reserve(&spec, &Rules::default(), &pair, &[Tier::Quota], &claimed).unwrap();
     reserve(&node.store, 2, 500_000, &claim("b", node.spawn())).unwrap();
     let nonce = lease.grant.nonce;
     let told = std::cell::RefCell::new(Vec::new());

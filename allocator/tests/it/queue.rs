@@ -43,7 +43,7 @@ impl Bench {
     fn turn(&self, waiter: &mut Waiter) -> Result<Turn, Error> {
         let Waiter { ticket, claim, request, .. } = waiter;
         let inventory = inventory(self.gpus);
-        self.node.store.reserve_or_wait(&inventory, &self.rules, request, Tier::Quota, claim, ticket)
+        self.node.store.reserve_or_wait(&inventory, &self.rules, request, &[Tier::Quota], claim, ticket)
     }
 
     fn granted(&self, waiter: &mut Waiter) -> bool {
@@ -145,14 +145,14 @@ fn a_later_one_passes_only_where_it_cannot_delay() {
     for id in ["small-1", "small-2"] {
         let request = on("1", 400_000);
         let claim = claim(id, node.spawn());
-        node.store.reserve(&inventory(2), &bench.rules, &request, Tier::Quota, &claim).unwrap();
+        node.store.reserve(&inventory(2), &bench.rules, &request, &[Tier::Quota], &claim).unwrap();
     }
     let mut head = bench.queue("head", fraction(500_000));
     // On GPU 1 the end of either 0.4 would make room for the head, and not with this one there.
     let mut delays = bench.queue("delays", on("1", 150_000));
     // On GPU 0 the end of the 0.75 makes room for both.
     let passes = claim("passes", node.spawn());
-    node.store.reserve(&inventory(2), &bench.rules, &on("0", 250_000), Tier::Quota, &passes).unwrap();
+    node.store.reserve(&inventory(2), &bench.rules, &on("0", 250_000), &[Tier::Quota], &passes).unwrap();
     assert_eq!(node.store.waiters().unwrap()[0].passed, 1, "it was counted");
     assert_eq!(node.store.waiters().unwrap()[1].passed, 0, "it cannot use GPU 0");
     let waiting = node.store.waiting(&inventory(2), &bench.rules).unwrap();
@@ -235,7 +235,8 @@ fn what_never_fits_does_not_wait() {
         let mut ticket = Ticket::new(process);
         let rules = Rules { owner_max_gpus: [("alice".to_owned(), 1)].into(), ..Rules::default() };
         let (store, claim) = (&bench.node.store, claim("a", process));
-        let turn = store.reserve_or_wait(&inventory(2), &rules, &request, Tier::Quota, &claim, &mut ticket);
+        let turn =
+            store.reserve_or_wait(&inventory(2), &rules, &request, &[Tier::Quota], &claim, &mut ticket);
         turn.unwrap_err().code
     };
     assert_eq!(refused(Request { count: 3, ..fraction(500_000) }), Code::TooLarge);
@@ -252,7 +253,7 @@ fn an_owner_at_the_cap_holds_up_only_the_owners_own() {
     let alice = |ppm| Request { owner: Some("alice".to_owned()), ..fraction(ppm) };
     let take = |id: &str, request: &Request| {
         let claim = claim(id, bench.node.spawn());
-        bench.node.store.reserve(&inventory(2), &bench.rules, request, Tier::Quota, &claim)
+        bench.node.store.reserve(&inventory(2), &bench.rules, request, &[Tier::Quota], &claim)
     };
     let held = take("held", &alice(600_000)).unwrap();
     let mut waits = bench.queue("waits", alice(1_000_000));

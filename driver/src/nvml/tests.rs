@@ -176,6 +176,7 @@ fn an_inventory_of_two_gpus() {
         reserved_memory: 512 << 20,
         mig_enabled: false,
         context_memory: None,
+        mig_profiles: Vec::new(),
     };
     assert_eq!(found.gpus.len(), 2);
     assert_eq!(found.gpus[1], second);

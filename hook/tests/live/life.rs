@@ -205,7 +205,8 @@ fn a_grant_of_another_front_end_is_left_alone_and_released() {
     let request = fgpu_spec::Request::parse(&annotations, None, &defaults).unwrap().unwrap();
     let claim = fgpu_allocator::Claim { maker: fgpu_allocator::Process::current().unwrap(), ..claim };
     let rules = fgpu_allocator::Rules::default();
-    let other = store.reserve(&node.inventory(), &rules, &request, fgpu_spec::Tier::Quota, &claim).unwrap();
+    let other =
+        store.reserve(&node.inventory(), &rules, &request, &[fgpu_spec::Tier::Quota], &claim).unwrap();
     document["annotations"]["fgpu/grant"] = other.grant.nonce.to_string().into();
     fs::write(&config, document.to_string()).unwrap();
 

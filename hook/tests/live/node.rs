@@ -119,6 +119,7 @@ impl Node {
             reserved_memory: 0,
             mig_enabled: false,
             context_memory: None,
+            mig_profiles: Vec::new(),
         };
         Inventory {
             version: fgpu_driver::FORMAT,

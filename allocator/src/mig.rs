@@ -1,0 +1,406 @@
+//! MIG placement: which slice of which GPU a request gets. A function of its arguments.
+//!
+//! What counts is what the driver reports (profiles, where each may lie, how many of it there can be), never a table:
+//!
+//! - Two instances may not share a memory slice, their compute slices may not sum to more than the largest profile has,
+//!   and of a profile there may be no more than the driver says.
+//! - An instance that exists and is free comes first: one that fgpu kept (`[mig] keep`), or the administrator's
+//!   (`[mig] use-existing`). Else one is made, where it takes the fewest placements from later requests ([`Board::lost`]).
+//! - `auto` makes the smallest profile that has what is asked. An amount in bytes must be there to the byte. A ratio
+//!   is a ratio of what MIG divides: memory slices and compute slices, or memory and multiprocessors if that is more. (A
+//!   quarter of an H100 is 2 of 8 memory slices, though that is 24.8% of the bytes.)
+//! - `count` counts slices. Several may be of one GPU.
+
+use fgpu_spec::{
+    Gpu, GrantedGpu, Inventory, MemoryAsk, MigInstance, MigPlacement, MigProfile, MigSlice, MigStage, Policy,
+    Request,
+};
+
+use crate::Rules;
+use crate::capacity::{Held, WHOLE, ppm, worth};
+use crate::place::{Decision, GpuReport, Placement, Refusal, Verdict, exact, filtered};
+
+pub(crate) mod seen;
+mod words;
+
+pub(crate) use words::refusal;
+
+/// What lies on a GPU in MIG mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Where.
+    pub placement: MigPlacement,
+    /// Its profile's id.
+    pub profile: u32,
+    /// Whether it can be had.
+    pub holder: SlotHolder,
+}
+
+/// Who has a place on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlotHolder {
+    /// A lease.
+    Lease,
+    /// Nobody: an instance of ours that is kept for the next request.
+    Kept,
+    /// The administrator, who lets us use this instance, and nobody uses it.
+    Idle(MigInstance),
+    /// The administrator.
+    Other,
+}
+
+impl SlotHolder {
+    fn is_free(&self, rules: &Rules) -> bool {
+        match self {
+            Self::Kept => true,
+            Self::Idle(_) => rules.mig_use_existing,
+            Self::Lease | Self::Other => false,
+        }
+    }
+}
+
+/// A GPU's profiles and what lies on it.
+#[derive(Debug, Clone)]
+pub struct Board<'a> {
+    profiles: &'a [MigProfile],
+    slots: Vec<Slot>,
+}
+
+impl<'a> Board<'a> {
+    /// The board of a GPU with these profiles.
+    pub fn new(profiles: &'a [MigProfile], slots: Vec<Slot>) -> Self {
+        Self { profiles, slots }
+    }
+
+    /// What lies on it.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Puts something on it.
+    pub fn put(&mut self, slot: Slot) {
+        self.slots.push(slot);
+    }
+
+    /// Takes what lies there away.
+    pub fn take(&mut self, placement: MigPlacement) {
+        self.slots.retain(|slot| slot.placement != placement);
+    }
+
+    fn slices_of(&self, profile: u32) -> u32 {
+        self.profiles.iter().find(|known| known.id == profile).map_or(0, |known| known.slices)
+    }
+
+    fn slices_left(&self) -> u32 {
+        let held: u32 = self.slots.iter().map(|slot| self.slices_of(slot.profile)).sum();
+        whole(self.profiles).map_or(0, |whole| whole.slices).saturating_sub(held)
+    }
+
+    /// Whether the driver would make an instance of `profile` there.
+    pub fn has_room(&self, profile: &MigProfile, placement: MigPlacement) -> bool {
+        let same = self.slots.iter().filter(|slot| slot.profile == profile.id).count();
+        same < profile.most as usize
+            && profile.slices <= self.slices_left()
+            && !self.slots.iter().any(|slot| slot.placement.overlaps(placement))
+    }
+
+    /// Every placement that is free now.
+    pub fn open(&self) -> Vec<(&'a MigProfile, MigPlacement)> {
+        let all = self
+            .profiles
+            .iter()
+            .flat_map(|profile| profile.placements.iter().map(move |&placement| (profile, placement)));
+        all.filter(|(profile, placement)| self.has_room(profile, *placement)).collect()
+    }
+
+    /// The free placement of `profile` that costs later requests the least, and how many placements (of any profile)
+    /// it takes from them. Of equals the first.
+    pub fn best(&self, profile: &MigProfile) -> Option<(MigPlacement, usize)> {
+        let open = self.open();
+        let left = self.slices_left();
+        let same = self.slots.iter().filter(|slot| slot.profile == profile.id).count() + 1;
+        let lost = |placement: MigPlacement| {
+            let goes = |&&(other, at): &&(&MigProfile, MigPlacement)| {
+                at.overlaps(placement)
+                    || other.slices + profile.slices > left
+                    || (other.id == profile.id && same >= profile.most as usize)
+            };
+            open.iter().filter(goes).count()
+        };
+        let mine = open.iter().filter(|(other, _)| other.id == profile.id);
+        mine.map(|&(_, placement)| (placement, lost(placement))).min_by_key(|&(_, lost)| lost)
+    }
+
+    /// Memory slices that something lies on.
+    fn taken(&self) -> u32 {
+        self.slots.iter().map(|slot| slot.placement.size).sum()
+    }
+}
+
+/// The profile that takes the whole GPU.
+pub(crate) fn whole(profiles: &[MigProfile]) -> Option<&MigProfile> {
+    profiles.iter().max_by_key(|profile| (profile.slices, size(profile)))
+}
+
+/// Memory slices of an instance.
+fn size(profile: &MigProfile) -> u32 {
+    profile.placements.first().map_or(0, |placement| placement.size)
+}
+
+/// What a slice is of its GPU's multiprocessors, in ppm: of those that MIG can give.
+pub(crate) fn cores_ppm(profiles: &[MigProfile], profile: &MigProfile) -> u32 {
+    let all = whole(profiles).map_or(0, |whole| whole.multiprocessors);
+    ppm(profile.multiprocessors.into(), all.into()).min(WHOLE)
+}
+
+/// The profiles that serve a request, the smallest first.
+fn serving<'a>(gpu: &'a Gpu, request: &Request, usable: u64) -> Vec<&'a MigProfile> {
+    let profiles = &gpu.mig_profiles;
+    if let Some(name) = request.mig.as_deref().filter(|name| *name != "auto") {
+        return profiles.iter().filter(|profile| profile.name == name).collect();
+    }
+    let Some(whole) = whole(profiles) else { return Vec::new() };
+    let enough_memory = |profile: &MigProfile| match request.memory {
+        MemoryAsk::Bytes(bytes) => profile.memory >= bytes,
+        MemoryAsk::Ppm(asked) => {
+            profile.memory >= exact(usable, asked).0 || ppm(size(profile).into(), size(whole).into()) >= asked
+        }
+    };
+    let enough_cores = |profile: &MigProfile| {
+        cores_ppm(profiles, profile) >= request.cores_ppm
+            || ppm(profile.slices.into(), whole.slices.into()) >= request.cores_ppm
+    };
+    // Profiles with attributes (`+me`: media engines) are for those who name them.
+    let plain = |profile: &&MigProfile| !profile.name.contains(['+', '-']);
+    let mut serving: Vec<_> = profiles
+        .iter()
+        .filter(plain)
+        .filter(|profile| enough_memory(profile) && enough_cores(profile))
+        .collect();
+    serving.sort_by_key(|profile| (size(profile), profile.slices, profile.multiprocessors));
+    serving
+}
+
+/// Decides a request for slices, given what lies on each GPU (in the inventory's order) and what the request's owner
+/// holds in all (ppm of whole GPUs).
+pub(crate) fn place(
+    inventory: &Inventory,
+    rules: &Rules,
+    request: &Request,
+    held: &[Held],
+    slots: &[Vec<Slot>],
+    owner_ppm: u64,
+) -> Decision {
+    debug_assert_eq!(inventory.gpus.len(), slots.len());
+    let boards = inventory.gpus.iter().zip(slots);
+    let boards = boards.map(|(gpu, slots)| Board::new(&gpu.mig_profiles, slots.clone())).collect();
+    let mut table = Table {
+        inventory,
+        rules,
+        request,
+        held,
+        serving: inventory
+            .gpus
+            .iter()
+            .map(|gpu| serving(gpu, request, gpu.usable_memory(rules.reserve_memory)))
+            .collect(),
+        boards,
+    };
+    let gpus: Vec<_> = (0..inventory.gpus.len()).map(|at| table.report(at)).collect();
+    let outcome = decide(&mut table, &gpus, owner_ppm);
+    Decision { gpus, outcome }
+}
+
+struct Table<'a> {
+    inventory: &'a Inventory,
+    rules: &'a Rules,
+    request: &'a Request,
+    held: &'a [Held],
+    /// Per GPU, what would serve the request, the smallest first.
+    serving: Vec<Vec<&'a MigProfile>>,
+    boards: Vec<Board<'a>>,
+}
+
+/// A slice that can be had.
+struct Choice<'a> {
+    gpu: usize,
+    profile: &'a MigProfile,
+    placement: MigPlacement,
+    stage: MigStage,
+    instance: Option<MigInstance>,
+    /// How many placements it takes from later requests.
+    lost: usize,
+}
+
+impl<'a> Table<'a> {
+    fn report(&self, at: usize) -> GpuReport {
+        let (gpu, board) = (&self.inventory.gpus[at], &self.boards[at]);
+        let usable = whole(&gpu.mig_profiles).map_or(0, |whole| whole.memory);
+        let held: u64 = board
+            .slots
+            .iter()
+            .filter(|slot| !slot.holder.is_free(self.rules))
+            .filter_map(|slot| gpu.mig_profiles.iter().find(|profile| profile.id == slot.profile))
+            .map(|profile| profile.memory)
+            .sum();
+        let smallest = self.serving[at].first();
+        let verdict = filtered(gpu, self.request).unwrap_or_else(|| {
+            if !gpu.mig_enabled {
+                Verdict::NotMig
+            } else if smallest.is_none() {
+                Verdict::NoProfile
+            } else if self.held[at].exclusive {
+                Verdict::Exclusive
+            } else if self.request.policy == Policy::Exclusive && !self.is_empty(at) {
+                Verdict::Occupied
+            } else if self.option(at).is_none() {
+                Verdict::NoPlacement
+            } else {
+                Verdict::Fits
+            }
+        });
+        let profile = smallest.and_then(|smallest| gpu.mig_profiles.iter().position(|p| p == *smallest));
+        GpuReport {
+            usable,
+            free_memory: usable.saturating_sub(held),
+            free_cores_ppm: ppm(board.slices_left().into(), slices(gpu).into()),
+            asked_memory: smallest.map_or(0, |profile| profile.memory),
+            verdict,
+            profile,
+        }
+    }
+
+    /// Whether nobody is on a GPU. What is kept is nobody's.
+    fn is_empty(&self, at: usize) -> bool {
+        self.held[at].leases == 0 && self.boards[at].slots.iter().all(|slot| slot.holder == SlotHolder::Kept)
+    }
+
+    /// The best slice of a GPU, and how it compares with those of others: less is better.
+    fn option(&self, at: usize) -> Option<(impl Ord + use<'a>, Choice<'a>)> {
+        let board = &self.boards[at];
+        let existing = |rank: usize, profile: &'a MigProfile| {
+            let free = |slot: &&Slot| slot.profile == profile.id && slot.holder.is_free(self.rules);
+            let slot = board.slots.iter().filter(free).min_by_key(|slot| slot.placement.start)?;
+            let (stage, instance) = match &slot.holder {
+                SlotHolder::Idle(instance) => (MigStage::Borrowed, Some(instance.clone())),
+                _ => (MigStage::Made, None),
+            };
+            let choice = Choice { gpu: at, profile, placement: slot.placement, stage, instance, lost: 0 };
+            // One that exists is taken from nobody.
+            Some((rank, 0, choice))
+        };
+        let (&smallest, larger) = self.serving[at].split_first()?;
+        let (rank, lost, choice) = existing(0, smallest)
+            .or_else(|| {
+                let (placement, lost) = board.best(smallest)?;
+                let stage = MigStage::Planned;
+                Some((1, lost, Choice { gpu: at, profile: smallest, placement, stage, instance: None, lost }))
+            })
+            .or_else(|| larger.iter().find_map(|&profile| existing(2, profile)))?;
+        let crowd = match self.request.policy {
+            Policy::Spread => board.taken(),
+            Policy::Pack | Policy::Exclusive => 0,
+        };
+        // A profile of another model may be larger.
+        Some(((rank, size(choice.profile), crowd, lost, self.inventory.gpus[at].index), choice))
+    }
+}
+
+fn slices(gpu: &Gpu) -> u32 {
+    whole(&gpu.mig_profiles).map_or(0, |whole| whole.slices)
+}
+
+fn decide(table: &mut Table<'_>, gpus: &[GpuReport], owner_ppm: u64) -> Result<Placement, Refusal> {
+    let (inventory, request) = (table.inventory, table.request);
+    if !gpus
+        .iter()
+        .any(|gpu| !matches!(gpu.verdict, Verdict::OtherDevice | Verdict::OtherModel | Verdict::NotMig))
+    {
+        return Err(Refusal::NoMigGpu);
+    }
+    let suitable: Vec<_> = (0..gpus.len()).filter(|&at| gpus[at].verdict.is_suitable()).collect();
+    if suitable.is_empty() {
+        return Err(Refusal::NoMigProfile);
+    }
+    let count = request.count.max(1) as usize;
+    let mut chosen: Vec<(Choice<'_>, u32)> = Vec::new();
+    for _ in 0..count {
+        let usable = |at: &&usize| gpus[**at].verdict == Verdict::Fits;
+        let options = suitable.iter().filter(usable).filter_map(|&at| table.option(at));
+        let Some((_, choice)) = options.min_by(|(one, _), (other, _)| one.cmp(other)) else {
+            let most = most_when_empty(inventory, request, &suitable, table);
+            if most < count {
+                return Err(Refusal::TooLarge { suitable: u32::try_from(most).unwrap_or(u32::MAX) });
+            }
+            return Err(Refusal::NoMigPlacement { found: u32::try_from(chosen.len()).unwrap_or(u32::MAX) });
+        };
+        let board = &mut table.boards[choice.gpu];
+        board.take(choice.placement);
+        board.put(Slot {
+            placement: choice.placement,
+            profile: choice.profile.id,
+            holder: SlotHolder::Lease,
+        });
+        let index = inventory.gpus[choice.gpu].index;
+        chosen.push((choice, index));
+    }
+    chosen.sort_by_key(|(choice, index)| (*index, choice.placement.start));
+    let exclusive = request.policy == Policy::Exclusive;
+    let shares: Vec<_> = chosen.iter().map(|(choice, _)| share(inventory, choice)).collect();
+    if let Some(&cap) = request.owner.as_ref().and_then(|owner| table.rules.owner_max_gpus.get(owner)) {
+        let cap_ppm = u64::from(cap) * u64::from(WHOLE);
+        let one = |(share, (choice, _)): (&GrantedGpu, &(Choice<'_>, u32))| {
+            let gpu = &inventory.gpus[choice.gpu];
+            worth(gpu, table.rules, share.memory, share.cores_ppm, exclusive)
+        };
+        let asked_ppm = shares.iter().zip(&chosen).map(one).sum();
+        if owner_ppm.saturating_add(asked_ppm) > cap_ppm {
+            return Err(Refusal::OwnerCap { cap_ppm, held_ppm: owner_ppm, asked_ppm });
+        }
+    }
+    let told = chosen.iter().map(|(choice, _)| {
+        let gpu = &inventory.gpus[choice.gpu];
+        let usable = gpu.usable_memory(table.rules.reserve_memory);
+        words::note(gpu, choice.profile, choice.stage, request, usable)
+    });
+    let mut notes: Vec<_> = request.notes.iter().cloned().chain(told).collect();
+    notes.dedup();
+    let mut why: Vec<_> = chosen.iter().map(|(choice, _)| words::why(choice.stage, choice.lost)).collect();
+    why.dedup();
+    Ok(Placement { gpus: shares, exclusive, notes, why: why.join("; ") })
+}
+
+/// How many slices an empty node has, up to what is asked.
+fn most_when_empty(inventory: &Inventory, request: &Request, suitable: &[usize], table: &Table<'_>) -> usize {
+    let count = request.count.max(1) as usize;
+    let one = |&at: &usize| {
+        let Some(&smallest) = table.serving[at].first() else { return 0 };
+        let mut board = Board::new(&inventory.gpus[at].mig_profiles, Vec::new());
+        let mut found = 0;
+        // The administrator's instances do not go by themselves, but they may serve as they are.
+        while found < count
+            && let Some((placement, _)) = board.best(smallest)
+        {
+            board.put(Slot { placement, profile: smallest.id, holder: SlotHolder::Lease });
+            found += 1;
+        }
+        found
+    };
+    suitable.iter().map(one).sum::<usize>().min(count)
+}
+
+fn share(inventory: &Inventory, choice: &Choice<'_>) -> GrantedGpu {
+    let gpu = &inventory.gpus[choice.gpu];
+    GrantedGpu {
+        uuid: gpu.uuid.clone(),
+        memory: choice.profile.memory,
+        cores_ppm: cores_ppm(&gpu.mig_profiles, choice.profile),
+        mig: Some(MigSlice {
+            placement: choice.placement,
+            profile: choice.profile.id,
+            stage: choice.stage,
+            name: choice.profile.name.clone(),
+            instance: choice.instance.clone(),
+        }),
+    }
+}

@@ -1,0 +1,118 @@
+//! Makes the MIG devices of a lease.
+//!
+//! ```text
+//! lock the GPU ─ list instances ─ place taken? ─ lease: creating ─ GPU instance ─ compute instance ─ lease: made
+//! ```
+//!
+//! Killed before `creating`, there is nothing of ours; killed after it, whatever of the slice's profile is in its place is.
+
+use std::process::ExitCode;
+
+use fgpu_driver::nvml::{self, mig::MigGpu};
+use fgpu_hook::driver_step::PLACE_TAKEN;
+use fgpu_spec::{Code, Error, Gpu, MigInstance, MigSlice, MigStage, Nonce};
+
+use super::{Node, is, list, profile};
+
+/// What came of one slice.
+enum Made {
+    Yes,
+    PlaceTaken,
+}
+
+/// Makes what is not made yet.
+///
+/// # Errors
+/// What the driver answers. The slices that were made stay, and go with the lease.
+pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<ExitCode, Error> {
+    let lease = node.lease(nonce)?.filter(|lease| lease.state.is_held()).ok_or_else(|| ended(nonce))?;
+    let nvml = nvml::open(node.root)?;
+    for (at, share) in lease.grant.gpus.iter().enumerate() {
+        let Some(slice) = &share.mig else { continue };
+        let gpu = node.gpu(&share.uuid)?;
+        let mig = MigGpu::open(&nvml, gpu)?;
+        if let Made::PlaceTaken = one(node, nonce, at, gpu, slice, &mig)? {
+            return Ok(ExitCode::from(u8::try_from(PLACE_TAKEN).unwrap_or(1)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ended(nonce: &Nonce) -> Error {
+    Error::new(Code::Internal, format!("the lease {nonce} was released while its MIG device was being made"))
+}
+
+fn one(
+    node: &Node<'_>,
+    nonce: &Nonce,
+    at: usize,
+    gpu: &Gpu,
+    slice: &MigSlice,
+    mig: &MigGpu<'_>,
+) -> Result<Made, Error> {
+    let lock = node.store.lock_driver(gpu)?;
+    let instances = list(mig)?;
+    node.write_down(&lock, gpu, &instances)?;
+    let slices = profile(gpu, slice.profile).map_or(0, |profile| profile.slices);
+    let there = instances.iter().find(|instance| is(instance, slice)).and_then(|found| found.device(slices));
+    if slice.stage == MigStage::Borrowed {
+        // It is there as it was, or the administrator took it away.
+        return Ok(if there.is_some() && there == slice.instance { Made::Yes } else { Made::PlaceTaken });
+    }
+    if slice.stage == MigStage::Made && there.is_some() && there == slice.instance {
+        return Ok(Made::Yes);
+    }
+    // Also where an instance that was kept has been destroyed by somebody: the place is ours.
+    if instances.iter().any(|instance| instance.placement.overlaps(slice.placement)) {
+        if slice.stage == MigStage::Made {
+            // Another one than ours is there: ours is gone.
+            node.store.progress(nonce, at, MigStage::Planned, None)?;
+            node.write_down(&lock, gpu, &instances)?;
+        }
+        return Ok(Made::PlaceTaken);
+    }
+    if !node.store.progress(nonce, at, MigStage::Creating, None)? {
+        return Err(ended(nonce));
+    }
+    let made = make(mig, gpu, slice, slices);
+    let (stage, instance, result) = match made {
+        Ok(instance) => (MigStage::Made, Some(instance), Ok(Made::Yes)),
+        // The lease stays as it is: what is left of the GPU instance is its own.
+        Err(Failed { error, left: true }) => return Err(error),
+        Err(Failed { error, left: false }) => (MigStage::Planned, None, Err(error)),
+    };
+    node.store.progress(nonce, at, stage, instance)?;
+    if result.is_err() && list(mig)?.iter().any(|instance| instance.placement.overlaps(slice.placement)) {
+        // Somebody was faster, between our look and our call.
+        node.write_down(&lock, gpu, &list(mig)?)?;
+        return Ok(Made::PlaceTaken);
+    }
+    result
+}
+
+/// Why there is no device, and whether its GPU instance is still there.
+struct Failed {
+    error: Error,
+    left: bool,
+}
+
+fn make(mig: &MigGpu<'_>, gpu: &Gpu, slice: &MigSlice, slices: u32) -> Result<MigInstance, Failed> {
+    let place = || format!("GPU {}, MIG {} at memory slice {}", gpu.index, slice.name, slice.placement.start);
+    let instance = mig.create(slice.profile, slice.placement).map_err(|refused| {
+        let full = refused.is_full();
+        let mut error = Error::from(refused);
+        if full {
+            error.message.push_str(
+                ", though no instance is listed in that place: something that is not listed holds it; \
+                 nvidia-smi mig -lgi shows what the driver knows",
+            );
+        }
+        error.message.insert_str(0, &format!("{}: ", place()));
+        Failed { error, left: false }
+    })?;
+    mig.create_compute(&instance, slices).map_err(|refused| {
+        let mut error = Error::from(refused);
+        error.message.insert_str(0, &format!("{}: ", place()));
+        Failed { error, left: mig.destroy(&instance).is_err() }
+    })
+}

@@ -1,0 +1,150 @@
+//! The part of a grant that the driver has: made after the lease is written, undone before the lease goes.
+//!
+//! NVML is loaded by the `fgpu` program only (a crash or a hang in the driver is its own), so each step is a process,
+//! and it is told no more than a grant: what is to be done is in the lease, and what was done is written there.
+//!
+//! | step | when | waits |
+//! |---|---|---|
+//! | `fgpu driver set-up NONCE` | after the reservation | the container's create does |
+//! | `fgpu driver tear-down NONCE` | after the lease has come to its end | nobody: it goes on by itself |
+//! | `fgpu driver look` | a request finds no room | that request does, once |
+//!
+//! What is killed on the way is finished by `fgpu gc`, or by the next request that finds no room.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use fgpu_allocator::{Lease, State, Store};
+use fgpu_spec::{Code, Error, Nonce};
+
+use crate::config::Config;
+use crate::programs;
+
+/// The exit status by which a set-up says that the place which the lease has is not free, though it was thought to be.
+/// What is there has been written down, so the next reservation knows.
+pub const PLACE_TAKEN: i32 = 75;
+
+/// What came of a set-up.
+#[derive(Debug)]
+pub(crate) enum SetUp {
+    /// The lease with what the driver made for it.
+    Done(Box<Lease>),
+    /// The place is taken by somebody who is not ours.
+    PlaceTaken,
+}
+
+fn command(config: &Config, words: &[&str]) -> Result<Command, Error> {
+    let mut command = Command::new(programs::sibling("fgpu")?);
+    command
+        .arg("driver")
+        .arg("--state-dir")
+        .arg(&config.state_dir)
+        .arg("--root")
+        .arg(&config.driver_root)
+        .args(words)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .current_dir("/");
+    Ok(command)
+}
+
+fn run(config: &Config, words: &[&str]) -> Result<Output, Error> {
+    let mut command = command(config, words)?;
+    command
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|e| Error::io("run", Path::new(command.get_program()), &e))
+}
+
+/// The error that a step printed, or that it died.
+fn told(step: &str, output: &Output) -> Error {
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.lines().find_map(Error::from_line).unwrap_or_else(|| {
+        let last = text.trim().lines().last().unwrap_or("it printed nothing").to_owned();
+        Error::new(Code::DriverError, format!("fgpu driver {step}: {}: {last}; see `dmesg`", output.status))
+    })
+}
+
+/// Has the driver make what a lease is for, and waits for it. A lease without such a part comes back as it is.
+///
+/// # Errors
+/// What the driver answers. The lease is still there; what was made goes with it.
+pub(crate) fn set_up(config: &Config, store: &Store, lease: Lease) -> Result<SetUp, Error> {
+    if !lease.grant.gpus.iter().any(|gpu| gpu.mig.is_some()) {
+        return Ok(SetUp::Done(Box::new(lease)));
+    }
+    let nonce = lease.grant.nonce;
+    let output = run(config, &["set-up", &nonce.to_string()])?;
+    if output.status.code() == Some(PLACE_TAKEN) {
+        return Ok(SetUp::PlaceTaken);
+    }
+    if !output.status.success() {
+        return Err(told("set-up", &output));
+    }
+    let now = store.leases()?.into_iter().find(|lease| lease.grant.nonce == nonce);
+    let ended = || Error::new(Code::Internal, format!("the lease {nonce} was released while it was set up"));
+    now.filter(|lease| lease.state.is_held()).map(|lease| SetUp::Done(Box::new(lease))).ok_or_else(ended)
+}
+
+/// Sees to the driver's part of a lease that has come to its end: it is kept for the next request, or undone by a process
+/// of its own, for which nobody waits. Does nothing for a lease without such a part.
+///
+/// # Errors
+/// It could not be started; `fgpu gc` does it.
+pub(crate) fn ended(config: &Config, store: &Store, lease: &Lease) -> Result<(), Error> {
+    if lease.state != State::Releasing {
+        return Ok(());
+    }
+    let nonce = &lease.grant.nonce;
+    if !config.mig_keep.is_zero() && store.keep(nonce)? {
+        return Ok(());
+    }
+    let mut command = command(config, &["tear-down", &nonce.to_string()])?;
+    // A signal for this process group is not for it. Whoever adopts it reaps it.
+    command.stderr(Stdio::null()).process_group(0).spawn().map(drop).map_err(|error| {
+        let mut error = Error::io("run", Path::new(command.get_program()), &error);
+        error.message.push_str(&format!("; what the driver holds for {nonce} stays until fgpu gc"));
+        error
+    })
+}
+
+/// Finishes what is left to undo, waiting for it, and returns what could not be: the leases that had come to their end, and
+/// those that have been kept long enough.
+///
+/// # Errors
+/// The state directory cannot be read or written.
+pub fn finish(config: &Config, store: &Store) -> Result<Vec<Error>, Error> {
+    let longest = u64::try_from(config.mig_keep.as_nanos()).unwrap_or(u64::MAX);
+    store.end_keeping(longest)?;
+    let mut failed = Vec::new();
+    for lease in store.releasing()? {
+        // Of a container that was killed together with its front end.
+        if !config.mig_keep.is_zero() && lease.trouble.is_none() && store.keep(&lease.grant.nonce)? {
+            continue;
+        }
+        failed.extend(tear_down(config, &lease.grant.nonce)?);
+    }
+    Ok(failed)
+}
+
+fn tear_down(config: &Config, nonce: &Nonce) -> Result<Option<Error>, Error> {
+    let output = run(config, &["tear-down", &nonce.to_string()])?;
+    Ok((!output.status.success()).then(|| told("tear-down", &output)))
+}
+
+/// Makes what room there is for a request that found none: ends the keeping of instances, finishes what is left to undo, and
+/// looks which instances there are that are not ours.
+///
+/// # Errors
+/// The state directory or the driver cannot be asked. An instance that cannot be destroyed is no error: who holds it
+/// is in the lease, and so in the refusal.
+pub(crate) fn make_room(config: &Config, store: &Store) -> Result<(), Error> {
+    store.end_keeping(0)?;
+    for lease in store.releasing()? {
+        tear_down(config, &lease.grant.nonce)?;
+    }
+    let output = run(config, &["look"])?;
+    if output.status.success() { Ok(()) } else { Err(told("look", &output)) }
+}
