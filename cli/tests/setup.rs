@@ -526,6 +526,51 @@ fn an_engine_keeps_the_hooks_that_the_other_one_needs() {
 }
 
 #[test]
+fn other_systems_annotations_call_the_hook_where_the_configuration_opts_in() {
+    for (engine, own) in [("podman", PODMAN), ("crio", CRIO)] {
+        let node = Node::with("usr/share/containers/oci/hooks.d/fgpu.json", "{}");
+        node.put("etc/fgpu/config.toml", "aliases = [\"hami\", \"kai\"]\n");
+        node.there_and_back(&[engine]);
+        node.good(&[engine]);
+        assert!(
+            node.text(own).contains("\"/usr/share/containers/oci/hooks.d\", \"/etc/containers/oci/hooks.d\"")
+        );
+        assert!(!node.path("etc/containers/oci/hooks.d/fgpu.json").exists(), "the package's is read");
+        for (file, stage) in
+            [("fgpu-aliases.json", "createRuntime"), ("fgpu-aliases-poststop.json", "poststop")]
+        {
+            let hook: serde_json::Value =
+                serde_json::from_str(&node.text(&format!("etc/containers/oci/hooks.d/{file}"))).unwrap();
+            assert_eq!(hook["stages"][0], stage);
+            let patterns: Vec<_> = hook["when"]["annotations"].as_object().unwrap().keys().collect();
+            let [pattern] = patterns[..] else { panic!("{patterns:?}") };
+            let pattern = regex::Regex::new(pattern).unwrap();
+            for (key, expected) in [
+                ("gpu-fraction", true),
+                ("gpu-fraction-num-devices", true),
+                ("nvidia.com/gpumem", true),
+                ("nvidia.com/gpu", true),
+                ("hami.io/gpu-scheduler-policy", true),
+                ("fgpu/fraction", false),
+                ("volcano.sh/vgpu-memory", false),
+                ("cuda.shares", false),
+                ("nvidia_com/gpu", false),
+                ("nvidia.com/gpu.memory", false),
+                ("x/gpu-fraction", false),
+            ] {
+                assert_eq!(pattern.is_match(key), expected, "{key} {pattern}");
+            }
+        }
+        // Opted out again, they go.
+        node.put("etc/fgpu/config.toml", "");
+        node.good(&[engine]);
+        assert!(!node.path("etc/containers/oci").exists() && !node.path(own).exists());
+        node.put("etc/fgpu/config.toml", "aliases = [\"slurm\"]\n");
+        assert!(node.refused(&[engine]).contains("slurm is no vocabulary"));
+    }
+}
+
+#[test]
 fn programs_that_are_not_there_are_a_warning() {
     let node = Node::new();
     fs::remove_file(node.path("usr/bin/fgpu-hook")).unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fgpu_allocator::Rules;
-use fgpu_spec::{Code, Compute, Defaults, Error, Policy};
+use fgpu_spec::{Code, Compute, Defaults, Error, Policy, Vocabulary};
 use serde::Deserialize;
 
 /// Where the configuration is read from. There is no environment variable for it: a front end runs with the
@@ -29,6 +29,8 @@ pub struct Config {
     pub wait_max: Duration,
     /// `accept-env`: whether `FGPU_*` in the container's environment count as annotations.
     pub accept_env: bool,
+    /// `aliases`: other systems whose annotations count.
+    pub aliases: Vec<Vocabulary>,
     /// `allow-none`: whether `fgpu/isolation=none` is allowed.
     pub allow_none: bool,
     /// `state-dir`: where leases live.
@@ -59,6 +61,7 @@ impl Default for Config {
             reserve_memory: 0,
             wait_max: WAIT_MAX,
             accept_env: false,
+            aliases: Vec::new(),
             allow_none: false,
             state_dir: PathBuf::from("/run/fgpu"),
             log_dir: PathBuf::from("/var/log/fgpu"),
@@ -118,6 +121,11 @@ impl Config {
                 Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("wait-max: {e}"))?,
             },
             accept_env: file.accept_env,
+            aliases: file
+                .aliases
+                .iter()
+                .map(|word| word.parse().map_err(|reason| format!("aliases: {reason}")))
+                .collect::<Result<_, String>>()?,
             allow_none: file.allow_none,
             state_dir: absolute("state-dir", file.state_dir)?.unwrap_or(defaults.state_dir),
             log_dir: absolute("log-dir", file.log_dir)?.unwrap_or(defaults.log_dir),
@@ -155,6 +163,7 @@ impl Config {
             units_per_gpu: self.units_per_gpu,
             wait_max: self.wait_max,
             allow_none: self.allow_none,
+            aliases: self.aliases.clone(),
         }
     }
 
@@ -190,6 +199,7 @@ struct File {
     reserve_memory: Option<String>,
     wait_max: Option<String>,
     accept_env: bool,
+    aliases: Vec<String>,
     allow_none: bool,
     state_dir: Option<PathBuf>,
     log_dir: Option<PathBuf>,
@@ -252,6 +262,7 @@ mod tests {
             reserve-memory = "512MiB"
             wait-max = "30s"
             accept-env = true
+            aliases = ["kai", "backend.ai"]
             allow-none = true
             state-dir = "/var/lib/fgpu"
             log-dir = "/srv/log"
@@ -271,6 +282,8 @@ mod tests {
         assert_eq!(config.reserve_memory, 512 << 20);
         assert_eq!(config.wait_max, Duration::from_secs(30));
         assert!(config.accept_env && config.allow_none);
+        assert_eq!(config.aliases, [Vocabulary::Kai, Vocabulary::BackendAi]);
+        assert_eq!(config.defaults().aliases, config.aliases);
         assert_eq!(config.state_dir, Path::new("/var/lib/fgpu"));
         assert_eq!(config.log_dir, Path::new("/srv/log"));
         assert_eq!(config.runtimes, [PathBuf::from("/opt/runc")]);
@@ -298,6 +311,8 @@ mod tests {
             ("state-dir = \"run/fgpu\"", "absolute"),
             ("log-dir = \"log\"", "absolute"),
             ("runtimes = []", "at least one"),
+            ("aliases = [\"runai\"]", "kai, hami, volcano, backend.ai"),
+            ("aliases = \"kai\"", "line 1"),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");

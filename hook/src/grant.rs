@@ -26,10 +26,10 @@ pub(crate) fn request(config: &Config, document: &Document) -> Result<Option<Req
     }
     let name = fgpu_spec::container_name(&annotations);
     let asked = Request::parse(&annotations, name, &config.defaults())?;
-    if asked.is_some() || !config.accept_env {
+    if asked.is_some() || !config.accept_env || fgpu_spec::opts_out(&annotations, name) {
         return Ok(asked);
     }
-    // Only where no annotation asks: whoever starts the container outranks whoever made its image.
+    // Only where no annotation decides: whoever starts the container outranks whoever made its image.
     Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())
 }
 
@@ -173,3 +173,6 @@ pub fn tiers(request: &Request, inventory: &Inventory) -> Result<Vec<Tier>, Erro
         )),
     }
 }
+
+#[cfg(test)]
+mod tests;

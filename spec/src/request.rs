@@ -28,6 +28,8 @@
 //! that container without a GPU. Where only overrides say how much, the other containers get none. Overrides
 //! for other containers are not looked at: the container that they name will report them.
 //!
+//! **Other systems' words** count where the node's configuration says so; the table is that of `alias.rs`.
+//!
 //! **Rounding** is told in [`Request::notes`]: a ratio floored to a millionth, a size to a byte, a wait to the
 //! node's longest.
 
@@ -37,12 +39,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Compute;
 
+mod alias;
 mod key;
 mod number;
 mod rules;
 mod word;
 
-pub use key::{annotations_from_env, container_name, is_sandbox};
+pub use alias::{ALIAS_MARKS, Vocabulary};
+pub use key::{annotations_from_env, container_name, is_sandbox, opts_out};
 
 /// How GPUs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -107,6 +111,8 @@ pub struct Defaults {
     pub wait_max: Duration,
     /// `allow-none`.
     pub allow_none: bool,
+    /// `aliases`: other systems whose words count.
+    pub aliases: Vec<Vocabulary>,
 }
 
 /// A valid request. One that waits is written down as it is, so that others can tell what it waits for.

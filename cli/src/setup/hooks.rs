@@ -1,11 +1,15 @@
 //! Podman and CRI-O: the files of hooks.d, the directories that the engine reads them from, and a drop-in of ours that
 //! names one more directory where that is needed.
 //!
+//! Where other systems' words are understood (`aliases` in the node's configuration), two more files of ours call the hook
+//! for them, beside the package's.
+//!
 //! Normally nothing is: the package puts the files into `/usr/share/containers/oci/hooks.d`, and both engines read that
 //! and nothing else as long as nobody configures `hooks_dir`. Each configuration file that sets it replaces the list.
 
 use ::toml::de::DeValue;
-use fgpu_spec::Error;
+use fgpu_hook::config::{self, Config};
+use fgpu_spec::{Error, Vocabulary};
 
 use super::file::{Change, System};
 use super::toml::File;
@@ -20,6 +24,11 @@ const FILES: [(&str, &str); 2] = [
     ("fgpu.json", include_str!("../../../packaging/hooks.d/fgpu.json")),
     ("fgpu-poststop.json", include_str!("../../../packaging/hooks.d/fgpu-poststop.json")),
 ];
+
+/// The same for other systems' annotations.
+const ALIAS_FILES: [&str; 2] = ["fgpu-aliases.json", "fgpu-aliases-poststop.json"];
+/// The pattern of annotations in the files, as JSON has it.
+const PATTERN: &str = r#""^([^/]+\\.)?fgpu/""#;
 
 /// What differs between the engines.
 pub(super) struct Engine {
@@ -61,26 +70,29 @@ pub(super) fn plan(system: &System, engine: &Engine, wish: Wish) -> Result<Plan,
             let mut changes = vec![drop_in(None)];
             if !system.has(engine.other) {
                 changes.extend(files(system, |_| None)?);
+                changes.extend(alias_files(system, &[])?);
             }
             return Ok(Plan { changes, warnings: Vec::new(), next: next(engine) });
         }
     };
 
+    let aliases = Config::load_from(&system.place(config::PATH))?.aliases;
     let read = Directories::read(system, engine)?;
     let mut changes = Vec::new();
     let mut hooks_dir = None;
-    if !read.names.iter().any(|name| name != OWN && system.has(&format!("{name}/{}", FILES[0].0))) {
-        changes.extend(files(system, |text| {
-            Some(text.replace("/usr/bin/fgpu-hook", &system.program("fgpu-hook")))
-        })?);
-        if !read.names.iter().any(|name| name == OWN) {
-            if let Some((path, line)) = &read.after_ours {
-                let reason =
-                    format!("hooks_dir is set here, after {}; add \"{OWN}\" to it", system.shown(engine.own));
-                return Err(system.wrong(path, *line, &reason));
-            }
-            hooks_dir = Some([&read.names[..], &[OWN.into()]].concat());
+    let packaged = read.names.iter().any(|name| name != OWN && system.has(&format!("{name}/{}", FILES[0].0)));
+    if !packaged {
+        changes.extend(files(system, |text| Some(with_program(system, text)))?);
+    }
+    changes.extend(alias_files(system, &aliases)?);
+    let needed = !packaged || !aliases.is_empty();
+    if needed && !read.names.iter().any(|name| name == OWN) {
+        if let Some((path, line)) = &read.after_ours {
+            let reason =
+                format!("hooks_dir is set here, after {}; add \"{OWN}\" to it", system.shown(engine.own));
+            return Err(system.wrong(path, *line, &reason));
         }
+        hooks_dir = Some([&read.names[..], &[OWN.into()]].concat());
     }
     let mut text = title;
     if let Some(names) = &hooks_dir {
@@ -110,6 +122,26 @@ fn files(system: &System, after: impl Fn(&str) -> Option<String>) -> Result<Vec<
         Ok(Change { before: system.read(&path)?, after: after(text), path })
     };
     FILES.iter().map(change).collect()
+}
+
+/// A packaged file with the hook where the node has it.
+fn with_program(system: &System, text: &str) -> String {
+    text.replace("/usr/bin/fgpu-hook", &system.program("fgpu-hook"))
+}
+
+/// The changes that make the files for these vocabularies, or none for none.
+fn alias_files(system: &System, aliases: &[Vocabulary]) -> Result<Vec<Change>, Error> {
+    let mut keys: Vec<&str> = aliases.iter().flat_map(|vocabulary| vocabulary.keys()).copied().collect();
+    keys.sort_unstable();
+    keys.dedup();
+    // Of the characters that mean something in a pattern, keys have the dot; `\\` is JSON's.
+    let pattern = format!(r#""^({})$""#, keys.join("|").replace('.', r"\\."));
+    let change = |(name, (_, text)): (&str, (&str, &str))| {
+        let path = format!("{OWN}/{name}");
+        let after = (!keys.is_empty()).then(|| with_program(system, text).replace(PATTERN, &pattern));
+        Ok(Change { before: system.read(&path)?, after, path })
+    };
+    ALIAS_FILES.into_iter().zip(FILES).map(change).collect()
 }
 
 /// The directories that an engine reads hooks from, as if our drop-in were not there.

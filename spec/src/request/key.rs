@@ -1,7 +1,9 @@
 //! The keys, and which annotation of a pod speaks for which of them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::alias::{self, Translation, Vocabulary};
 use crate::{Code, Error, GRANT_ANNOTATION, shown};
 
 /// What the keys of the pod or container itself begin with.
@@ -25,6 +27,8 @@ pub(super) enum Key {
     Policy,
     Wait,
     Owner,
+    /// A share of the memory alone. No key of ours says it, some other systems' do.
+    MemoryShare,
 }
 
 impl Key {
@@ -47,7 +51,7 @@ impl Key {
 
     /// The key without its prefix.
     pub(super) fn name(self) -> &'static str {
-        Self::ALL[self as usize].0
+        Self::ALL.get(self as usize).map_or("memory", |(name, _)| name)
     }
 
     fn find(name: &str) -> Option<Self> {
@@ -56,25 +60,41 @@ impl Key {
 
     /// Whether the key can say how much of a GPU is asked for.
     fn is_amount(self) -> bool {
-        matches!(self, Key::Fraction | Key::Count | Key::Memory | Key::Cores | Key::Units | Key::Mig)
+        matches!(
+            self,
+            Key::Fraction | Key::Count | Key::Memory | Key::MemoryShare | Key::Cores | Key::Units | Key::Mig
+        )
     }
 
     /// The keys of the pod that give way to this key of a container's own, whatever their values.
     fn replaces(self) -> &'static [Key] {
         match self {
-            Key::Fraction | Key::Units => &[Key::Fraction, Key::Units, Key::Memory, Key::Cores],
-            Key::Memory | Key::Cores => &[Key::Fraction, Key::Units],
+            Key::Fraction | Key::Units => {
+                &[Key::Fraction, Key::Units, Key::Memory, Key::MemoryShare, Key::Cores]
+            }
+            Key::Memory => &[Key::Fraction, Key::Units, Key::MemoryShare],
+            Key::Cores => &[Key::Fraction, Key::Units],
             _ => &[],
         }
     }
 }
 
 /// One annotation that counts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Given<'a> {
-    pub(super) value: &'a str,
-    /// The container's name, where the key is an override.
-    container: Option<&'a str>,
+#[derive(Debug)]
+struct Given<'a> {
+    value: Cow<'a, str>,
+    source: Source<'a>,
+}
+
+/// Whose annotation it is.
+#[derive(Debug)]
+enum Source<'a> {
+    /// The pod's, or the only container's.
+    Pod,
+    /// An override for the container of that name.
+    Container(&'a str),
+    /// Another system's; as it was written.
+    Alias(String),
 }
 
 /// What is asked of one container.
@@ -83,16 +103,21 @@ pub(super) struct Asked<'a> {
     values: BTreeMap<Key, Given<'a>>,
     /// Whether an override says how much another container of the pod gets.
     pub(super) amount_elsewhere: bool,
+    /// Other systems' words ask for no share of the cores, if nobody else says how many.
+    pub(super) free_cores: bool,
+    /// Other systems' words ask for GPUs that nobody else has, if nobody says otherwise.
+    pub(super) alone: bool,
 }
 
 impl<'a> Asked<'a> {
-    /// Collects the annotations that speak for `container`.
+    /// Collects the annotations that speak for `container`, those of other `vocabularies` among them.
     ///
     /// # Errors
-    /// [`Code::InvalidRequest`] for an unknown key of the pod or of this container.
+    /// [`Code::InvalidRequest`] for an unknown key of the pod or of this container, and as [`Translation::of`].
     pub(super) fn of(
         annotations: &'a BTreeMap<String, String>,
         container: Option<&'a str>,
+        vocabularies: &[Vocabulary],
     ) -> Result<Self, Error> {
         let mut asked = Self::default();
         let mut overrides = BTreeMap::new();
@@ -102,15 +127,18 @@ impl<'a> Asked<'a> {
                     continue;
                 }
                 let key = Key::find(name).ok_or_else(|| unknown(full, name))?;
-                asked.values.insert(key, Given { value, container: None });
+                asked.values.insert(key, Given { value: value.into(), source: Source::Pod });
             } else if let Some((owner, name)) = full.split_once(OVERRIDE) {
                 if Some(owner) == container {
                     let key = Key::find(name).ok_or_else(|| unknown(full, name))?;
-                    overrides.insert(key, Given { value, container });
+                    overrides.insert(key, Given { value: value.into(), source: Source::Container(owner) });
                 } else {
                     asked.amount_elsewhere |= Key::find(name).is_some_and(Key::is_amount);
                 }
             }
+        }
+        if !vocabularies.is_empty() {
+            asked.translate(Translation::of(annotations, container, vocabularies)?)?;
         }
         // An override that says how much takes the place of what it would contradict: a pod that gives
         // fgpu/fraction to all can give fgpu/memory to one.
@@ -128,6 +156,24 @@ impl<'a> Asked<'a> {
         Ok(asked)
     }
 
+    /// Adds what other systems' words say.
+    fn translate(&mut self, translation: Translation) -> Result<(), Error> {
+        let Translation { values, free_cores, alone } = translation;
+        let amount = self.says_how_much() || values.keys().any(|key| key.is_amount());
+        if self.is_empty() && !amount {
+            return Ok(());
+        }
+        (self.free_cores, self.alone) = (free_cores, alone);
+        for (key, new) in values {
+            if self.has(key) {
+                return Err(alias::conflict(&self.shown(key), &new.written));
+            }
+            let given = Given { value: new.value.into(), source: Source::Alias(new.written) };
+            self.values.insert(key, given);
+        }
+        Ok(())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -142,8 +188,13 @@ impl<'a> Asked<'a> {
     }
 
     /// The value of a key.
-    pub(super) fn get(&self, key: Key) -> Option<&'a str> {
-        self.values.get(&key).map(|given| given.value)
+    pub(super) fn get(&self, key: Key) -> Option<&str> {
+        self.values.get(&key).map(|given| &*given.value)
+    }
+
+    /// Whether another system's word says it.
+    pub(super) fn is_translated(&self, key: Key) -> bool {
+        matches!(self.values.get(&key), Some(Given { source: Source::Alias(_), .. }))
     }
 
     /// Whether the container was told, by name, to go without a GPU: `CONTAINER.fgpu/count=0`.
@@ -151,7 +202,7 @@ impl<'a> Asked<'a> {
     /// # Errors
     /// [`Code::Conflict`] when another key of that container asks for one.
     pub(super) fn opts_out(&self) -> Result<bool, Error> {
-        let own = |given: &Given<'_>| given.container.is_some();
+        let own = |given: &Given<'_>| matches!(given.source, Source::Container(_));
         if !self.values.get(&Key::Count).is_some_and(|given| own(given) && given.value == "0") {
             return Ok(false);
         }
@@ -168,17 +219,26 @@ impl<'a> Asked<'a> {
     /// `KEY=VALUE` as it was written, for a message.
     pub(super) fn shown(&self, key: Key) -> String {
         match self.values.get(&key) {
-            Some(Given { value, container: Some(container) }) => {
+            Some(Given { value, source: Source::Container(container) }) => {
                 format!("{}{OVERRIDE}{}={}", shown(container), key.name(), shown(value))
             }
-            Some(Given { value, container: None }) => format!("{PREFIX}{}={}", key.name(), shown(value)),
+            Some(Given { value, source: Source::Pod }) => format!("{PREFIX}{}={}", key.name(), shown(value)),
+            Some(Given { source: Source::Alias(written), .. }) => written.clone(),
             None => format!("{PREFIX}{}", key.name()),
         }
     }
 
     /// Every key and value that counts, in the order of the documentation.
     pub(super) fn text(&self) -> String {
-        self.values.keys().map(|key| self.shown(*key)).collect::<Vec<_>>().join(" ")
+        let mut written: Vec<String> = Vec::new();
+        for key in self.values.keys() {
+            let shown = self.shown(*key);
+            // One word of another system's may say several things.
+            if !written.contains(&shown) {
+                written.push(shown);
+            }
+        }
+        written.join(" ")
     }
 
     /// The error for a value that is wrong by itself.
@@ -269,6 +329,12 @@ pub fn annotations_from_env(env: &[String]) -> BTreeMap<String, String> {
         }
     }
     annotations
+}
+
+/// Whether the container was told, by name, to go without a GPU, so that nothing else can ask for one.
+pub fn opts_out(annotations: &BTreeMap<String, String>, container: Option<&str>) -> bool {
+    let count = container.and_then(|name| annotations.get(&format!("{name}{OVERRIDE}count")));
+    count.is_some_and(|count| count == "0")
 }
 
 /// Whether the annotations are those of a pod's sandbox (pause) container, which never gets a GPU. CRI-O

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::key::{Asked, Key};
 use super::number::{self, WHOLE};
-use super::{Defaults, Filter, Isolation, MemoryAsk, Request, word};
+use super::{Defaults, Filter, Isolation, MemoryAsk, Policy, Request, word};
 use crate::{Code, Compute, Error};
 
 /// Most GPUs that one container can ask for.
@@ -34,7 +34,7 @@ impl Request {
         container: Option<&str>,
         defaults: &Defaults,
     ) -> Result<Option<Self>, Error> {
-        let asked = Asked::of(annotations, container)?;
+        let asked = Asked::of(annotations, container, &defaults.aliases)?;
         if asked.is_empty() || asked.opts_out()? {
             return Ok(None);
         }
@@ -44,7 +44,8 @@ impl Request {
         let compute = compute(&asked, isolation, defaults)?;
         let device = filter(&asked, Key::Device, word::device)?;
         let model = filter(&asked, Key::Model, word::model)?;
-        let policy = value(&asked, Key::Policy, word::choice)?.unwrap_or(defaults.policy);
+        let silent = if asked.alone { Policy::Exclusive } else { defaults.policy };
+        let policy = value(&asked, Key::Policy, word::choice)?.unwrap_or(silent);
         let owner = value(&asked, Key::Owner, word::owner)?;
         let wait = wait(&asked, defaults, &mut notes)?;
 
@@ -122,18 +123,23 @@ fn value<T>(
 fn amount(asked: &Asked<'_>, defaults: &Defaults, notes: &mut Vec<String>) -> Result<Amount, Error> {
     let fraction = value(asked, Key::Fraction, number::fraction)?;
     let memory = value(asked, Key::Memory, number::memory)?;
+    let memory_share = value(asked, Key::MemoryShare, number::fraction)?;
     let cores = value(asked, Key::Cores, number::cores)?;
     let count = value(asked, Key::Count, |text| number::count(text, MOST_GPUS))?;
     let units = units(asked, defaults)?;
     let mig = value(asked, Key::Mig, word::mig)?;
 
     const ONE_AMOUNT: &str = "each says how much by itself; keep one of them";
-    let shares = [Key::Fraction, Key::Units, Key::Memory, Key::Cores].map(|key| (key, asked.has(key)));
+    let shares = [Key::Fraction, Key::Units, Key::MemoryShare, Key::Memory, Key::Cores]
+        .map(|key| (key, asked.has(key)));
     let given: Vec<Key> = shares.iter().filter(|(_, given)| *given).map(|(key, _)| *key).collect();
     if let (Some("auto") | None, [first @ (Key::Fraction | Key::Units), second, ..]) =
         (mig.as_deref(), &*given)
     {
         return Err(asked.conflict(*first, *second, ONE_AMOUNT));
+    }
+    if memory_share.is_some() && memory.is_some() {
+        return Err(asked.conflict(Key::MemoryShare, Key::Memory, ONE_AMOUNT));
     }
     if let (Some(profile), [first, ..]) = (mig.as_deref(), &*given)
         && profile != "auto"
@@ -174,7 +180,10 @@ fn amount(asked: &Asked<'_>, defaults: &Defaults, notes: &mut Vec<String>) -> Re
     let share = fraction.map(|(ppm, _)| ppm).or(units.as_ref().map(|units| units.ppm));
     Ok(Amount {
         count: count.or(units.map(|units| units.count)).unwrap_or(1),
-        memory: share.map(MemoryAsk::Ppm).or(memory.map(|(bytes, _)| MemoryAsk::Bytes(bytes))),
+        memory: share
+            .or(memory_share.map(|(ppm, _)| ppm))
+            .map(MemoryAsk::Ppm)
+            .or(memory.map(|(bytes, _)| MemoryAsk::Bytes(bytes))),
         cores_ppm: share.or(cores.map(|(ppm, _)| ppm)),
     })
 }
@@ -183,7 +192,9 @@ fn units(asked: &Asked<'_>, defaults: &Defaults) -> Result<Option<number::Units>
     if !asked.has(Key::Units) {
         return Ok(None);
     }
-    let Some(per_gpu) = defaults.units_per_gpu.filter(|per_gpu| *per_gpu > 0) else {
+    // Backend.AI's unit is a GPU unless the administrator has another one.
+    let alone = asked.is_translated(Key::Units).then_some(1);
+    let Some(per_gpu) = defaults.units_per_gpu.filter(|per_gpu| *per_gpu > 0).or(alone) else {
         return Err(Error::new(
             Code::Denied,
             format!(
@@ -233,6 +244,7 @@ fn compute(asked: &Asked<'_>, isolation: Isolation, defaults: &Defaults) -> Resu
             tier,
             "without isolation nothing limits the cores; remove one of them",
         )),
+        (_, None) if asked.free_cores && !asked.has(Key::Cores) => Ok(Compute::Off),
         (_, compute) => Ok(compute.unwrap_or(defaults.compute)),
     }
 }

@@ -1,0 +1,217 @@
+//! Other systems' words for the same things, translated into ours where the node's configuration opts in.
+//!
+//! | vocabulary | annotation | unit | becomes |
+//! |---|---|---|---|
+//! | `kai` | `gpu-fraction` | above 0, below 1 | `fraction` |
+//! | | `gpu-memory` | MiB | `memory`, no share of the cores |
+//! | | `gpu-sm-percentage` | 1 to 100 | `cores`; `gpu-fraction` is of the memory alone then |
+//! | | `gpu-fraction-num-devices` | GPUs | `count`; not without one of the first two |
+//! | | `gpu-fraction-container-name` | name | the others are that container's |
+//! | `hami`, `volcano` | `nvidia.com/gpu`, `volcano.sh/vgpu-number` | GPUs | `count` |
+//! | | `nvidia.com/gpumem`, `volcano.sh/vgpu-memory` | MiB | `memory` of each |
+//! | | `…/gpumem-percentage`, `…/vgpu-memory-percentage` | 1 to 100 | share of each one's memory; all of it if nothing is said |
+//! | | `…/gpucores`, `…/vgpu-cores` | 0 to 100 | `cores`; 0 or nothing: no share of them; 100: the GPU alone |
+//! | | `…/vgpu-mode` | `hami-core`, `mig` | `isolation` |
+//! | | `nvidia.com/use-gputype`, `nouse-gputype` | models | `model` |
+//! | `hami` | `nvidia.com/use-gpuuuid`, `nouse-gpuuuid` | UUIDs | `device` |
+//! | | `hami.io/gpu-scheduler-policy` | `binpack`, `spread`, `topology-aware`, `mutex` | `policy` |
+//! | `backend.ai` | `cuda.shares` | `units-per-gpu`, else GPUs | `units` |
+//! | | `cuda.device` | GPUs | `count` |
+//!
+//! *No share of the cores* is `compute=off` unless the request says otherwise: these systems neither limit nor count
+//! compute there. Where a number of GPUs may be 0 in the other system it is 0 here, and the container gets none.
+//!
+//! What is translated counts like a key of the pod: a container's own `CONTAINER.fgpu/KEY` goes before it, and beside
+//! `fgpu/KEY` of the same meaning, or the same in another vocabulary, it is a conflict. A filter or policy without an amount asks
+//! for nothing: in Kubernetes HAMi's and Volcano's amounts are resource limits, which no runtime sees.
+//!
+//! Sources: KAI-Scheduler `pkg/common/constants` and its GPU request validator; HAMi `docs/config.md` and
+//! `pkg/device/nvidia`; Volcano `pkg/scheduler/api/devices/nvidia/vgpu`; Backend.AI "Resource Management".
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use super::key::Key;
+use super::number::{self, Reason, WHOLE};
+use crate::{Code, Error, shown};
+
+mod backend_ai;
+mod hami;
+mod kai;
+
+/// Another system whose words a node can understand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Vocabulary {
+    /// KAI Scheduler and Run:ai.
+    Kai,
+    /// HAMi.
+    Hami,
+    /// Volcano's vGPU.
+    Volcano,
+    /// Backend.AI.
+    BackendAi,
+}
+
+impl Vocabulary {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Kai, Self::Hami, Self::Volcano, Self::BackendAi];
+
+    /// The annotations that it knows, in full.
+    pub fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Kai => kai::KEYS,
+            Self::Hami => hami::HAMI.keys,
+            Self::Volcano => hami::VOLCANO.keys,
+            Self::BackendAi => backend_ai::KEYS,
+        }
+    }
+}
+
+impl fmt::Display for Vocabulary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kai => "kai",
+            Self::Hami => "hami",
+            Self::Volcano => "volcano",
+            Self::BackendAi => "backend.ai",
+        })
+    }
+}
+
+impl FromStr for Vocabulary {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|vocabulary| vocabulary.to_string() == text).ok_or_else(|| {
+            let all = Self::ALL.map(|vocabulary| vocabulary.to_string());
+            format!("{} is no vocabulary; there are {}", shown(text), all.join(", "))
+        })
+    }
+}
+
+/// Each key of each vocabulary has one of these in it: who finds none of them has nothing to translate.
+pub const ALIAS_MARKS: [&str; 2] = ["gpu", "cuda."];
+
+/// One of our values in other words.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Translated {
+    /// In our grammar.
+    pub(super) value: String,
+    /// As it was written, `KEY=VALUE`, for messages.
+    pub(super) written: String,
+}
+
+/// What a container's annotations say in the vocabularies of the node.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Translation {
+    pub(super) values: BTreeMap<Key, Translated>,
+    /// What it asks for comes with no share of the cores unless somebody says so.
+    pub(super) free_cores: bool,
+    /// It has its GPUs for itself unless somebody says otherwise.
+    pub(super) alone: bool,
+}
+
+impl Translation {
+    /// Reads the annotations that speak for `container`.
+    ///
+    /// # Errors
+    /// [`Code::InvalidRequest`] for a value that is out of its own grammar, [`Code::Conflict`] for two that contradict
+    /// each other.
+    pub(super) fn of(
+        annotations: &BTreeMap<String, String>,
+        container: Option<&str>,
+        vocabularies: &[Vocabulary],
+    ) -> Result<Self, Error> {
+        let mut translation = Self::default();
+        let words = Words { annotations };
+        for vocabulary in Vocabulary::ALL.iter().filter(|vocabulary| vocabularies.contains(vocabulary)) {
+            match vocabulary {
+                Vocabulary::Kai => kai::translate(&words, container, &mut translation)?,
+                Vocabulary::Hami => hami::translate(&words, &hami::HAMI, &mut translation)?,
+                Vocabulary::Volcano => hami::translate(&words, &hami::VOLCANO, &mut translation)?,
+                Vocabulary::BackendAi => backend_ai::translate(&words, &mut translation)?,
+            }
+        }
+        Ok(translation)
+    }
+
+    /// Takes a value of ours for what was written.
+    fn put(&mut self, key: Key, value: String, written: &str) -> Result<(), Error> {
+        let new = Translated { value, written: written.to_owned() };
+        match self.values.get(&key) {
+            // Two vocabularies have the same annotation.
+            Some(old) if *old == new => Ok(()),
+            Some(old) => Err(conflict(&old.written, written)),
+            None => {
+                self.values.insert(key, new);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The error for two that say the same thing.
+pub(super) fn conflict(one: &str, other: &str) -> Error {
+    let message =
+        format!("{one} and {other} contradict each other: both say the same thing; keep one of them");
+    Error::new(Code::Conflict, message)
+}
+
+/// The annotations by their names.
+struct Words<'a> {
+    annotations: &'a BTreeMap<String, String>,
+}
+
+impl Words<'_> {
+    /// The value of an annotation as `read` understands it, and the annotation as it was written.
+    fn get<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Result<T, Reason>,
+    ) -> Result<Option<(T, String)>, Error> {
+        let Some(text) = self.annotations.get(key) else { return Ok(None) };
+        let written = format!("{key}={}", shown(text));
+        match read(text) {
+            Ok(value) => Ok(Some((value, written))),
+            Err(reason) => Err(Error::new(Code::InvalidRequest, format!("{written} {reason}"))),
+        }
+    }
+}
+
+/// A whole number of `least` to `most`.
+fn whole(text: &str, least: u64, most: u64, what: &str) -> Result<u64, Reason> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| digits && (least..=most).contains(number)).ok_or_else(|| {
+        if most == u64::MAX {
+            format!("is not {what}; write a whole number of at least {least}")
+        } else {
+            format!("is not {what}; write a whole number of {least} to {most}")
+        }
+    })
+}
+
+/// A number of MiB as a size of ours.
+fn mebibytes(text: &str, least: u64) -> Result<u64, Reason> {
+    whole(text, least, u64::MAX >> 20, "a number of MiB")
+}
+
+/// A number of GPUs. More than we can give is told later, in our words.
+fn gpus(text: &str, least: u64) -> Result<u64, Reason> {
+    whole(text, least, u64::MAX, "a number of GPUs")
+}
+
+/// A decimal above 0 and below 1.
+fn fraction(text: &str) -> Result<String, Reason> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    match number::fraction(text) {
+        Ok((ppm, _)) if plain && ppm < WHOLE => Ok(text.to_owned()),
+        _ => Err(
+            "is not a fraction; write a decimal above 0 and below 1 with at most 6 digits after the point"
+                .to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;
