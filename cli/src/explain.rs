@@ -1,6 +1,6 @@
 //! `fgpu explain`: what a request would get now, or why nothing.
 
-use fgpu_allocator::{Explanation, GpuReport, Placement, Store, Verdict};
+use fgpu_allocator::{Explanation, GpuReport, Store, Verdict};
 use fgpu_spec::{Code, Compute, Error, Inventory, Request, Tier};
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::table::Table;
 /// What is wrong with the annotations themselves or with the node; a refusal is no error but
 /// [`Output::failure`], beside the table that explains it.
 pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) -> Result<Output, Error> {
-    let given = share::once(annotations.iter().cloned())?;
+    let given = share::once(annotations.iter().map(|(key, value)| (named(node, key), value.clone())))?;
     let request = Request::parse(&given, None, &node.config.defaults())?.ok_or_else(|| {
         Error::new(
             Code::InvalidRequest,
@@ -32,6 +32,13 @@ pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) 
     Ok(Output { text, warnings: Vec::new(), failure: explanation.error })
 }
 
+/// The annotation of this name: other systems' have no prefix of ours, where they are understood.
+fn named(node: &Node, key: &str) -> String {
+    let bare = key.strip_prefix("fgpu/").unwrap_or(key);
+    let alias = node.config.aliases.iter().any(|vocabulary| vocabulary.keys().contains(&bare));
+    if alias { bare.to_owned() } else { key.to_owned() }
+}
+
 /// The answer of `fgpu explain --json`. Memory is in bytes, cores in ppm of a GPU.
 #[derive(Debug, Serialize)]
 struct Answer {
@@ -39,8 +46,12 @@ struct Answer {
     request: String,
     tier: Tier,
     error: Option<Refused>,
+    /// Why these GPUs and not others; none if it would not be granted.
+    why: Option<String>,
     /// What would be rounded, in words.
     notes: Vec<String>,
+    /// What nobody could use as long as it runs, in words.
+    wasted: Vec<String>,
     gpus: Vec<GpuAnswer>,
 }
 
@@ -66,24 +77,31 @@ struct GpuAnswer {
     free_cores_ppm: u32,
     asked_memory: u64,
     asked_cores_ppm: u32,
+    /// What would be left of a GPU that it would be on.
+    left_memory: Option<u64>,
+    left_cores_ppm: Option<u32>,
 }
 
 fn answer(request: &Request, tier: Tier, inventory: &Inventory, explanation: &Explanation) -> Answer {
     let placement = explanation.decision.outcome.as_ref().ok();
-    let granted = |uuid: &str| placement.is_some_and(|placement| on(placement, uuid));
+    let share = |uuid: &str| placement?.gpus.iter().find(|share| share.uuid == uuid);
     let gpu = |(gpu, report): (&fgpu_spec::Gpu, &GpuReport)| GpuAnswer {
         index: gpu.index,
         uuid: gpu.uuid.clone(),
         model: gpu.model.clone(),
         mig_enabled: gpu.mig_enabled,
-        granted: granted(&gpu.uuid),
+        granted: share(&gpu.uuid).is_some(),
         reason: reason(report.verdict),
         usable_memory: report.usable,
         free_memory: report.free_memory,
         free_cores_ppm: report.free_cores_ppm,
         asked_memory: report.asked_memory,
         asked_cores_ppm: if request.compute == Compute::Off { 0 } else { request.cores_ppm },
+        left_memory: share(&gpu.uuid).map(|share| report.free_memory.saturating_sub(share.memory)),
+        left_cores_ppm: share(&gpu.uuid).map(|share| report.free_cores_ppm.saturating_sub(share.cores_ppm)),
     };
+    let gpus: Vec<_> = inventory.gpus.iter().zip(&explanation.decision.gpus).map(gpu).collect();
+    let exclusive = placement.is_some_and(|placement| placement.exclusive);
     Answer {
         granted: placement.is_some(),
         request: request.text.clone(),
@@ -92,20 +110,39 @@ fn answer(request: &Request, tier: Tier, inventory: &Inventory, explanation: &Ex
             .error
             .as_ref()
             .map(|error| Refused { code: error.code.as_str(), message: error.message.clone() }),
+        why: placement.map(|placement| placement.why.clone()),
         notes: placement.map_or_else(Vec::new, |placement| placement.notes.clone()),
-        gpus: inventory.gpus.iter().zip(&explanation.decision.gpus).map(gpu).collect(),
+        wasted: gpus.iter().filter_map(|gpu| wasted(gpu, exclusive)).collect(),
+        gpus,
     }
 }
 
-fn on(placement: &Placement, uuid: &str) -> bool {
-    placement.gpus.iter().any(|share| share.uuid == uuid)
+/// What of a GPU that serves the request nobody else could use.
+fn wasted(gpu: &GpuAnswer, exclusive: bool) -> Option<String> {
+    let (memory, cores) = (gpu.left_memory?, gpu.left_cores_ppm?);
+    let left = format!("{} and {} of the SM time of GPU {}", bytes(memory), percent(cores.into()), gpu.index);
+    match (memory, cores) {
+        (0, 0) => None,
+        _ if exclusive => Some(format!("{left}: it would have the GPU for itself")),
+        (0, _) => Some(format!(
+            "{} of the SM time of GPU {}: no memory is left with it",
+            percent(cores.into()),
+            gpu.index
+        )),
+        (_, 0) => Some(format!(
+            "{} of GPU {}, but for containers with fgpu/compute=off: no SM time is left with it",
+            bytes(memory),
+            gpu.index
+        )),
+        _ => None,
+    }
 }
 
 fn reason(verdict: Verdict) -> Option<&'static str> {
     Some(match verdict {
         Verdict::Fits => return None,
-        Verdict::OtherDevice => "fgpu/device rules it out",
-        Verdict::OtherModel => "fgpu/model rules it out",
+        Verdict::OtherDevice => "the request is for other devices",
+        Verdict::OtherModel => "the request is for other models",
         Verdict::Mig => "it is in MIG mode and serves no fractions",
         Verdict::NotMig => "it is not in MIG mode",
         Verdict::NoProfile => "it has no MIG profile like that",
@@ -122,31 +159,46 @@ fn reason(verdict: Verdict) -> Option<&'static str> {
 fn text(answer: &Answer) -> String {
     let mut table = Table::new(&["GPU", "MODEL", "ASKED", "FREE", "SM FREE", "ANSWER"]);
     for gpu in &answer.gpus {
-        let verdict = match (gpu.granted, gpu.reason) {
-            (true, _) => "would serve it",
-            (_, Some(reason)) => reason,
-            (_, None) => "could serve it",
+        let verdict = match (gpu.left_memory.zip(gpu.left_cores_ppm), gpu.reason) {
+            (Some((memory, cores)), _) => {
+                format!("would serve it and have {} and {} left", bytes(memory), percent(cores.into()))
+            }
+            (None, Some(reason)) => reason.into(),
+            (None, None) => "could serve it".into(),
         };
         let room = match gpu.mig_enabled {
             true => ["-", "-", "-"].map(str::to_owned),
             false => [bytes(gpu.asked_memory), bytes(gpu.free_memory), percent(gpu.free_cores_ppm.into())],
         };
         let start = [gpu.index.to_string(), gpu.model.clone()];
-        table.row(start.into_iter().chain(room).chain([verdict.into()]));
+        table.row(start.into_iter().chain(room).chain([verdict]));
     }
-    let head = match answer.granted {
-        true => format!("{} would be granted, in the {} tier.", answer.request, word(&answer.tier)),
-        false => format!("{} would not be granted.", answer.request),
+    let head = match &answer.why {
+        Some(why) => {
+            let granted = answer.gpus.iter().filter(|gpu| gpu.granted);
+            let indices: Vec<_> = granted.map(|gpu| gpu.index.to_string()).collect();
+            let gpus = if indices.len() == 1 { "GPU" } else { "GPUs" };
+            let tier = word(&answer.tier);
+            let indices = indices.join(", ");
+            format!(
+                "{} would be granted on {gpus} {indices}, in the {tier} tier.\nWhy: {why}.\n",
+                answer.request
+            )
+        }
+        None => format!("{} would not be granted.\n", answer.request),
     };
-    let notes: String = answer.notes.iter().map(|note| format!("Note: {note}.\n")).collect();
-    format!("{head}\n{notes}\n{}", table.render())
+    let lines = |title: &str, texts: &[String]| -> String {
+        texts.iter().map(|text| format!("{title}: {text}.\n")).collect()
+    };
+    let (notes, wasted) = (lines("Note", &answer.notes), lines("Wasted", &answer.wasted));
+    format!("{head}{notes}{wasted}\n{}", table.render())
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use fgpu_allocator::{Decision, Refusal};
+    use fgpu_allocator::{Decision, Placement, Refusal};
     use fgpu_spec::{Gpu, GrantedGpu};
 
     use super::*;
@@ -212,7 +264,12 @@ mod tests {
         };
         let answer = answer(&request(), Tier::Quota, &inventory(3), &explanation);
         let text = text(&answer);
-        assert!(text.starts_with("fgpu/fraction=1/3 would be granted, in the quota tier.\n"), "{text}");
+        assert!(
+            text.starts_with(
+                "fgpu/fraction=1/3 would be granted on GPU 1, in the quota tier.\nWhy: no other GPU fits.\n"
+            ),
+            "{text}"
+        );
         assert!(text.contains("Note: something was floored.\n"), "{text}");
         let table: Vec<_> = text.lines().rev().take(4).collect();
         assert_eq!(
@@ -220,10 +277,42 @@ mod tests {
             [
                 "GPU  MODEL           ASKED     FREE      SM FREE  ANSWER",
                 "0    Simulated A100  13.0 GiB  30.0 GiB  75%      could serve it",
-                "1    Simulated A100  13.0 GiB  30.0 GiB  75%      would serve it",
+                "1    Simulated A100  13.0 GiB  30.0 GiB  75%      would serve it and have 17.0 GiB and 41.6667% left",
                 "2    Simulated A100  -         -         -        it is in MIG mode and serves no fractions",
             ]
         );
+    }
+
+    #[test]
+    fn what_nobody_else_could_use() {
+        let gpu = |left_memory, left_cores_ppm| GpuAnswer {
+            index: 3,
+            uuid: String::new(),
+            model: String::new(),
+            mig_enabled: false,
+            granted: true,
+            reason: None,
+            usable_memory: 40 << 30,
+            free_memory: 30 << 30,
+            free_cores_ppm: 750_000,
+            asked_memory: 0,
+            asked_cores_ppm: 0,
+            left_memory,
+            left_cores_ppm,
+        };
+        let said = |memory, cores, exclusive| wasted(&gpu(memory, cores), exclusive).unwrap_or_default();
+        assert!(said(Some(1 << 30), Some(0), false).starts_with("1.0 GiB of GPU 3, but for containers with"));
+        assert_eq!(
+            said(Some(0), Some(250_000), false),
+            "25% of the SM time of GPU 3: no memory is left with it"
+        );
+        assert_eq!(
+            said(Some(1 << 30), Some(250_000), true),
+            "1.0 GiB and 25% of the SM time of GPU 3: it would have the GPU for itself"
+        );
+        assert_eq!(said(Some(1 << 30), Some(250_000), false), "");
+        assert_eq!(said(Some(0), Some(0), true), "");
+        assert_eq!(said(None, None, true), "", "it would not be on this GPU");
     }
 
     #[test]

@@ -88,6 +88,12 @@ impl Node {
         self.folder.path().join("config.toml")
     }
 
+    /// Adds keys to the configuration.
+    fn configure(&self, keys: &str) {
+        let text = fs::read_to_string(self.config()).unwrap();
+        fs::write(self.config(), format!("{keys}{text}")).unwrap();
+    }
+
     /// Where the stand-in writes a byte per initialisation.
     fn probes(&self) -> PathBuf {
         self.folder.path().join("probes")
@@ -244,6 +250,43 @@ fn explain_says_what_would_be_granted() {
     assert_eq!(answer["gpus"][0]["granted"], true);
     assert_eq!(answer["gpus"][0]["asked_memory"], ((24576_u64 - 512) / 4) << 20);
     assert!(node.store().leases().unwrap().is_empty(), "nothing was reserved");
+}
+
+#[test]
+fn explain_says_why_these_gpus() {
+    let node = Node::with_gpus("0,0,0");
+    let text = node.good(&["explain", "fraction=0.25", "count=2"]);
+    assert!(
+        text.contains("would be granted on GPUs 0, 1, in the quota tier.\nWhy: of 3 GPUs that fit"),
+        "{text}"
+    );
+    assert!(text.contains("(at least SYS between any two)"), "{text}");
+    let answer = node.json(&["explain", "--json", "memory=1Gi", "device=!0"]);
+    assert_eq!(answer["gpus"][0]["reason"], "the request is for other devices");
+    assert_eq!(
+        (&answer["gpus"][1]["granted"], &answer["gpus"][1]["left_cores_ppm"]),
+        (&true.into(), &0.into())
+    );
+    assert!(
+        answer["wasted"][0].as_str().unwrap().contains("GPU 1, but for containers with fgpu/compute=off")
+    );
+}
+
+#[test]
+fn explain_understands_other_systems_words_where_the_configuration_does() {
+    let node = Node::with_gpus("0");
+    node.bad(&["explain", "gpu-fraction=0.25"], "invalid-request");
+    assert!(node.bad(&["explain", "nvidia.com/gpumem=3000"], "invalid-request").contains("ask for no GPU"));
+    node.configure("aliases = [\"kai\", \"hami\"]\n");
+    let text = node.good(&["explain", "gpu-fraction=0.25"]);
+    assert!(text.starts_with("gpu-fraction=0.25 would be granted on GPU 0, in the quota tier.\n"), "{text}");
+    let answer = node.json(&["explain", "--json", "nvidia.com/gpumem=3000"]);
+    assert_eq!(
+        (&answer["gpus"][0]["asked_memory"], &answer["gpus"][0]["asked_cores_ppm"]),
+        (&(3000u64 << 20).into(), &0.into())
+    );
+    let error = node.bad(&["explain", "gpu-fraction=0.25", "nvidia.com/gpumem=3000"], "conflict");
+    assert!(error.contains("gpu-fraction=0.25 and nvidia.com/gpumem=3000"), "{error}");
 }
 
 #[test]
