@@ -2,17 +2,18 @@
 //! definitions.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::{driver, resize, run, setup, share};
+use crate::{driver, resize, run, setup, share, status};
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
   docker run --runtime=fgpu --annotation fgpu/fraction=0.25 IMAGE nvidia-smi
 
 Examples:
-  fgpu status                        who holds what
+  fgpu status                        who holds what; --watch draws it again and again
   fgpu explain fraction=0.25         what such a container would get now, and why not
   fgpu explain memory=8Gi cores=30% model=a100
   fgpu inventory --refresh           after GPUs or driver files were changed on a running node
@@ -50,8 +51,22 @@ pub(crate) enum Command {
     #[command(after_help = STATUS_JSON)]
     Status {
         /// Print JSON
-        #[arg(long)]
+        #[arg(long, conflicts_with = "watch")]
         json: bool,
+
+        /// Show it again and again, every so many seconds
+        #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+              value_parser = status::interval)]
+        watch: Option<Duration>,
+    },
+
+    /// Watch who uses what, the largest use first
+    ///
+    /// What `fgpu status` shows, drawn again and again. Ctrl-C ends it.
+    Top {
+        /// How often, in seconds
+        #[arg(long, short = 'd', value_name = "SECONDS", default_value = "1", value_parser = status::interval)]
+        interval: Duration,
     },
 
     /// Say what a container with these annotations would get now, or why nothing
@@ -162,11 +177,13 @@ Examples:
 The exit code is the command's; 1 with `fgpu: CODE: MESSAGE` on stderr if it was not run.";
 
 const STATUS_JSON: &str = "\
-JSON: { gpus: [{ index, uuid, model, mig_enabled, usable_memory, granted_memory, granted_cores_ppm,
-  exclusive, leases }], leases: [{ namespace, container, grant, state, tier, owner, request, exclusive,
-  held_seconds, init_pid, gpus: [{ index, uuid, memory, cores_ppm }] }], queue: [{ position, namespace,
-  container, owner, request, waited_seconds, pid, passed, reason: null or { code, message } }] }
-Memory is in bytes, cores in parts per million of one GPU. state is \"reserving\" or \"active\".";
+Examples:
+  fgpu status
+  fgpu status --watch                every two seconds; `fgpu top` sorts by use
+  fgpu status --json | jq '.leases[] | {name, owner, gpus}'
+
+Names and images come from the files of the container's engine, which mostly only root may read. Colours are for
+terminals; NO_COLOR=1 turns them off. With --json all amounts are exact: docs/json.md of the documentation lists the fields.";
 
 const GC_JSON: &str = "\
 JSON: { released: [{ namespace, container, grant, owner, request }] }";

@@ -3,9 +3,11 @@
 //! A library, so that man pages and completions are made from the command's own definitions ([`command`]).
 
 mod arguments;
+mod bar;
 mod driver;
 mod explain;
 mod inventory;
+mod names;
 mod node;
 mod output;
 mod quantity;
@@ -13,10 +15,12 @@ mod queue;
 mod release;
 mod resize;
 mod run;
+mod screen;
 mod setup;
 mod share;
 mod status;
 mod table;
+mod used;
 
 use std::process::ExitCode;
 
@@ -27,6 +31,7 @@ use crate::arguments::{Arguments, Command};
 use crate::node::Node;
 use crate::output::Output;
 use crate::release::Tell;
+use crate::status::Order;
 
 /// The definition of the command line, for man pages and completions.
 pub fn command() -> clap::Command {
@@ -62,7 +67,9 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Driver(arguments) => driver::run(arguments).map(|_| String::new().into()),
         // Ends as the command did.
         Command::Run(arguments) => run::run(&node, arguments)?.relay(),
-        Command::Status { json } => status::run(&node, *json),
+        Command::Status { watch: Some(interval), .. } => status::watch(&node, Order::Age, *interval),
+        Command::Status { json, .. } => status::run(&node, *json),
+        Command::Top { interval } => status::watch(&node, Order::Use, *interval),
         Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
         Command::Resize(arguments) => resize::run(&node, arguments),

@@ -49,12 +49,23 @@ pub(crate) fn finish(outcome: Result<Output, Error>) -> ExitCode {
     code
 }
 
-/// `value` as indented JSON with a line end.
+/// The version of every answer in JSON. What a field means never changes within it; new ones may come.
+const SCHEMA: u32 = 1;
+
+/// An answer in JSON.
+#[derive(Serialize)]
+struct Answer<'a, T> {
+    schema: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+/// `value`, an object, as indented JSON with its version and a line end.
 ///
 /// # Errors
 /// `internal` if it cannot be encoded, which only a path that is not UTF-8 can bring about.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Error> {
-    let text = serde_json::to_string_pretty(value)
+    let text = serde_json::to_string_pretty(&Answer { schema: SCHEMA, value })
         .map_err(|error| Error::new(Code::Internal, format!("cannot encode the answer: {error}")))?;
     Ok(text + "\n")
 }

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::node::Node;
 use crate::quantity::duration;
-use crate::table::Table;
+use crate::screen::{Look, STRONG};
+use crate::table::{Cell, Column, Table};
 
 /// One that waits, in `fgpu status --json`.
 #[derive(Debug, Serialize)]
@@ -75,27 +76,31 @@ fn of(Waiting { position, waiter, reason, brief }: Waiting, now: u64) -> Waiting
     }
 }
 
-/// The table; nothing if nobody waits.
-pub(crate) fn text(queue: &[WaitingStatus]) -> String {
-    if queue.is_empty() {
-        return String::new();
-    }
-    let mut table = Table::new(&["NEXT", "WAITING", "REQUEST", "OWNER", "SINCE", "REASON"]);
+/// The table.
+pub(crate) fn text(queue: &[WaitingStatus], look: &Look) -> String {
+    let mut table = Table::of([
+        Column::new("NEXT").right(),
+        Column::new("WAITING").cut(12),
+        Column::new("REQUEST").cut(12).drop(1),
+        Column::new("OWNER").cut(6).drop(2),
+        Column::new("SINCE").right(),
+        Column::new("REASON").cut(32),
+    ]);
     for waiting in queue {
         table.row([
-            waiting.position.to_string(),
-            waiting.name.clone(),
-            waiting.request.clone(),
-            waiting.owner.clone().unwrap_or("-".into()),
-            duration(waiting.waited_seconds),
-            waiting.brief.clone(),
+            Cell::from(waiting.position.to_string()),
+            Cell::styled(&waiting.name, STRONG),
+            Cell::from(&waiting.request),
+            Cell::from(waiting.owner.as_deref().unwrap_or_default()),
+            Cell::from(duration(waiting.waited_seconds)),
+            Cell::from(&waiting.brief),
         ]);
     }
-    format!("\n{}", table.render())
+    table.fitted(look)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use fgpu_allocator::{Key, Process};
@@ -103,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    fn one(reason: Option<Error>) -> WaitingStatus {
+    pub(crate) fn one(reason: Option<Error>) -> WaitingStatus {
         let annotations = BTreeMap::from([
             ("fgpu/fraction".to_owned(), "0.5".to_owned()),
             ("fgpu/owner".to_owned(), "team-a".to_owned()),
@@ -124,12 +129,11 @@ mod tests {
 
     #[test]
     fn the_table() {
-        assert_eq!(text(&[]), "");
         assert_eq!(
-            text(&[one(None)]),
-            "
+            text(&[one(None)], &Look::PLAIN),
+            "\
 NEXT  WAITING     REQUEST                              OWNER   SINCE  REASON
-1     moby/third  fgpu/fraction=0.5 fgpu/owner=team-a  team-a  1m01s  no room: 0.25 is the largest that fits
+   1  moby/third  fgpu/fraction=0.5 fgpu/owner=team-a  team-a  1m01s  no room: 0.25 is the largest that fits
 "
         );
     }

@@ -175,7 +175,7 @@ fn usage_errors_are_2_and_help_teaches() {
     {
         assert!(help.contains(word), "{word}");
     }
-    assert!(node.good(&["status", "--help"]).contains("granted_cores_ppm"));
+    assert!(node.good(&["status", "--help"]).contains("--watch"));
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn status_shows_the_grants() {
     assert!(node.good(&["status"]).ends_with("No container holds a share.\n"));
     let lease = node.lease("web", Process::current().unwrap());
     let shown = node.good(&["status"]);
-    assert!(shown.contains("test/web   0    5.8 GiB  25%  quota  -"), "{shown}");
+    assert!(shown.contains("test/web     0     -  5.8 GiB  25%  quota"), "{shown}");
     let status = node.json(&["status", "--json"]);
     assert_eq!(status["gpus"][0]["granted_cores_ppm"], 250_000);
     assert_eq!(status["leases"][0]["grant"], lease.grant.nonce.to_string());
@@ -344,9 +344,9 @@ fn gc_frees_the_dead_and_keeps_the_living() {
     assert!(node.good(&["gc"]).starts_with("released test/gone (grant "));
     assert_eq!(node.good(&["gc"]), "nothing to release\n");
     assert_eq!(node.good(&["gc", "--quiet"]), "");
-    assert_eq!(node.json(&["gc", "--json"]), serde_json::json!({ "released": [] }));
+    assert_eq!(node.json(&["gc", "--json"]), serde_json::json!({ "schema": 1, "released": [] }));
     let gone = node.lease("gone again", dead());
-    let expected = serde_json::json!({ "released": [{
+    let expected = serde_json::json!({ "schema": 1, "released": [{
         "namespace": "test", "container": "gone again", "grant": gone.grant.nonce, "owner": null,
         "request": "fgpu/fraction=0.25",
     }] });

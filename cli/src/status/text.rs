@@ -1,0 +1,185 @@
+//! The status as people read it.
+
+use fgpu_allocator::State;
+
+use crate::bar::{self, Bar};
+use crate::output::word;
+use crate::quantity::{bytes, duration, percent};
+use crate::queue;
+use crate::screen::{FAINT, Look, STRONG, WARNING, WRONG};
+use crate::table::{Cell, Column, Table, paint, plain};
+
+use super::{GpuStatus, LeaseStatus, Order, ShareStatus, Status};
+
+/// How long bars are, in columns: where it matters to nobody, and at least.
+const BAR: usize = 16;
+const SHORT_BAR: usize = 6;
+
+/// The whole of it, each line with its end.
+pub(super) fn text(status: &Status, order: Order, look: &Look) -> String {
+    let mut parts = vec![head(status, look)];
+    if !status.gpus.is_empty() {
+        parts.push(gpus(&status.gpus, look));
+    }
+    match status.leases.is_empty() {
+        true => parts.push("No container holds a share.\n".into()),
+        false => parts.push(leases(&status.leases, order, look)),
+    }
+    if !status.queue.is_empty() {
+        parts.push(queue::text(&status.queue, look));
+    }
+    parts.join("\n")
+}
+
+fn head(status: &Status, look: &Look) -> String {
+    let count = |number: usize, one: &str| match number {
+        1 => format!("1 {one}"),
+        number => format!("{number} {one}s"),
+    };
+    let mut parts = vec![count(status.gpus.len(), "GPU"), count(status.leases.len(), "container")];
+    if !status.queue.is_empty() {
+        parts.push(format!("{} waiting", status.queue.len()));
+    }
+    if let Some(version) = &status.driver_version {
+        parts.push(format!("driver {}", plain(version)));
+    }
+    let mut line = String::new();
+    paint(&mut line, &parts.join(", "), STRONG, look);
+    let legend = bar::signs(look).into_iter().zip(["used", "granted", "free"]);
+    let length = parts.join(", ").len() + legend.clone().map(|(_, word)| word.len() + 4).sum::<usize>();
+    if look.width.is_none_or(|width| length <= width) && !status.gpus.is_empty() {
+        for ((sign, style), word) in legend {
+            line.push_str("  ");
+            paint(&mut line, sign, style, look);
+            paint(&mut line, &format!(" {word}"), FAINT, look);
+        }
+    }
+    line + "\n"
+}
+
+fn gpus(gpus: &[GpuStatus], look: &Look) -> String {
+    let mut table = Table::of([
+        Column::new("GPU").right(),
+        Column::new("MODEL").cut(10),
+        Column::new("MEMORY").cut(SHORT_BAR).grow(40).drop(1),
+        Column::new("USED").right(),
+        Column::new("GRANTED").right(),
+        Column::new("FREE").right(),
+        Column::new("SMS").grow(24).extra(2),
+        Column::new("SM").right(),
+        Column::new("CONTAINERS").right().extra(3),
+        Column::new("UUID").extra(4),
+    ]);
+    for gpu in gpus {
+        table.row(gpu_row(gpu));
+    }
+    table.fitted(look)
+}
+
+fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
+    let index = Cell::styled(gpu.index.to_string(), STRONG);
+    if gpu.mig_enabled {
+        let none = || Cell::styled("-", FAINT);
+        let note = Cell::styled(if gpu.leases > 0 { "MIG" } else { "MIG, no slice granted" }, FAINT);
+        let uuid = Cell::styled(&gpu.uuid, FAINT);
+        return vec![
+            index,
+            model(gpu),
+            note,
+            none(),
+            Cell::from(bytes(gpu.granted_memory)),
+            none(),
+            Cell::from(""),
+            none(),
+            Cell::from(gpu.leases.to_string()),
+            uuid,
+        ];
+    }
+    let memory =
+        Bar { used: gpu.used_memory, granted: gpu.granted_memory, whole: gpu.usable_memory, usual: BAR };
+    let cores = Bar { used: 0, granted: gpu.granted_cores_ppm, whole: 1_000_000, usual: BAR };
+    let free = match gpu.exclusive {
+        true => Cell::styled("exclusive", WARNING),
+        false => Cell::from(bytes(gpu.usable_memory.saturating_sub(gpu.granted_memory))),
+    };
+    vec![
+        index,
+        model(gpu),
+        Cell::Bar(memory),
+        Cell::from(bytes(gpu.used_memory)),
+        Cell::from(bytes(gpu.granted_memory)),
+        free,
+        Cell::Bar(cores),
+        Cell::from(percent(gpu.granted_cores_ppm)),
+        Cell::from(gpu.leases.to_string()),
+        Cell::styled(&gpu.uuid, FAINT),
+    ]
+}
+
+/// The model without what all of them are called.
+fn model(gpu: &GpuStatus) -> Cell {
+    Cell::from(gpu.model.strip_prefix("NVIDIA ").unwrap_or(&gpu.model))
+}
+
+fn leases(leases: &[LeaseStatus], order: Order, look: &Look) -> String {
+    let mut table = Table::of([
+        Column::new("CONTAINER").cut(12),
+        Column::new("ID").extra(9),
+        Column::new("IMAGE").cut(12).drop(4),
+        Column::new("GPU").right(),
+        Column::new("SLICE").drop(6),
+        Column::new("USED").right(),
+        Column::new("MEMORY").right(),
+        Column::new("SM").right(),
+        Column::new("TIER").drop(2),
+        Column::new("OWNER").cut(6).drop(3),
+        Column::new("SINCE").right().drop(1),
+        Column::new("STATE").drop(5),
+    ]);
+    let mut sorted: Vec<&LeaseStatus> = leases.iter().collect();
+    if order == Order::Use {
+        let used =
+            |lease: &&LeaseStatus| lease.gpus.iter().filter_map(|share| share.used_memory).sum::<u64>();
+        sorted.sort_by_key(|lease| std::cmp::Reverse(used(lease)));
+    }
+    for lease in sorted {
+        for (place, share) in lease.gpus.iter().enumerate() {
+            table.row(lease_row(lease, share, place == 0));
+        }
+    }
+    table.fitted(look)
+}
+
+/// The container's other GPUs go below the first, without repeating whose they are.
+fn lease_row(lease: &LeaseStatus, share: &ShareStatus, first: bool) -> Vec<Cell> {
+    let once = |cell: Cell| if first { cell } else { Cell::from("") };
+    let known = |text: Option<&String>| Cell::from(text.map_or("", String::as_str));
+    let (name, id) = match &lease.name {
+        // A program that is run has no id but its process.
+        Some(name) if *name != lease.container => (name.as_str(), lease.short.as_str()),
+        _ => (lease.short.as_str(), ""),
+    };
+    let used = match share.used_memory {
+        Some(used) if used > share.memory => Cell::styled(bytes(used), WRONG),
+        Some(used) => Cell::from(bytes(used)),
+        None => Cell::styled("-", FAINT),
+    };
+    vec![
+        once(Cell::styled(name, STRONG)),
+        once(Cell::styled(id, FAINT)),
+        once(known(lease.image.as_ref())),
+        Cell::from(share.index.map_or_else(|| share.uuid.clone(), |index| index.to_string())),
+        Cell::from(share.mig.as_deref().unwrap_or_default()),
+        used,
+        Cell::from(bytes(share.memory)),
+        Cell::from(percent(share.cores_ppm.into())),
+        once(Cell::from(word(&lease.tier))),
+        once(known(lease.owner.as_ref())),
+        once(Cell::from(duration(lease.held_seconds))),
+        // What is as it should be needs no word.
+        once(Cell::styled(
+            if lease.state == State::Active { String::new() } else { word(&lease.state) },
+            WARNING,
+        )),
+    ]
+}

@@ -1,0 +1,107 @@
+//! The command on a terminal: a pseudo-terminal of a given size.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy.toml's allow-unwrap-in-tests does not reach the helpers of a test"
+)]
+
+use std::fs::File;
+use std::io::Read;
+use std::process::{Child, Command};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+/// A node without a driver: `status` says so, and shows what there is.
+struct Node(tempfile::TempDir);
+
+impl Node {
+    fn new() -> Self {
+        let node = Self(tempfile::tempdir().unwrap());
+        let at = |name: &str| node.0.path().join(name);
+        let text = format!("state-dir = {:?}\nlog-dir = {:?}\n", at("state"), at("log"));
+        std::fs::write(at("config.toml"), text).unwrap();
+        std::fs::create_dir(at("state")).unwrap();
+        node
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgpu"));
+        command.arg("--config").arg(self.0.path().join("config.toml")).args(arguments);
+        command.env_clear().env("LANG", "C.UTF-8").env("TERM", "xterm");
+        command
+    }
+}
+
+/// A terminal with the program on it.
+struct Terminal {
+    screen: File,
+    child: Child,
+}
+
+impl Terminal {
+    fn start(mut command: Command, columns: u16, rows: u16) -> Self {
+        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&controller).unwrap();
+        unlockpt(&controller).unwrap();
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&controller, size).unwrap();
+        let name = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = File::options().read(true).write(true).open(name).unwrap();
+        let child = command.stdin(terminal.try_clone().unwrap()).stdout(terminal).spawn().unwrap();
+        Self { screen: File::from(controller), child }
+    }
+
+    /// What appears until `words` do.
+    fn read_until(&mut self, words: &str) -> String {
+        let mut text = String::new();
+        let mut buffer = [0; 4096];
+        while !text.contains(words) {
+            // EIO is a terminal's way to say that nobody is there any more.
+            let count = self.screen.read(&mut buffer).unwrap_or(0);
+            assert!(count > 0, "ended without {words:?}: {text:?}");
+            text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        text
+    }
+
+    /// What appears until the program ends.
+    fn read_all(mut self) -> (String, Option<i32>) {
+        let mut text = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = self.screen.read(&mut buffer) {
+            text.extend_from_slice(&buffer[..count]);
+        }
+        (String::from_utf8_lossy(&text).into_owned(), self.child.wait().unwrap().code())
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_whose_users_want_them() {
+    let node = Node::new();
+    let on = |variable: Option<(&str, &str)>| {
+        let mut command = node.command(&["status"]);
+        command.envs(variable);
+        Terminal::start(command, 80, 24).read_all().0
+    };
+    assert!(on(None).contains("\u{1b}[1m0 GPUs"), "{:?}", on(None));
+    for no in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        assert!(on(Some(no)).starts_with("0 GPUs"), "{no:?}");
+    }
+    assert!(on(Some(("NO_COLOR", ""))).contains('\u{1b}'), "an empty NO_COLOR is none");
+    let piped = node.command(&["status"]).output().unwrap();
+    assert!(!piped.stdout.contains(&0x1b));
+}
+
+#[test]
+fn a_watch_ends_with_the_terminal_as_it_was() {
+    let node = Node::new();
+    let mut terminal = Terminal::start(node.command(&["status", "--watch", "60"]), 80, 24);
+    let first = terminal.read_until("No container holds a share.");
+    assert!(first.contains("\u{1b}[?1049h\u{1b}[?25l"), "{first:?}");
+    let pid = rustix::process::Pid::from_child(&terminal.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let (rest, code) = terminal.read_all();
+    assert!(rest.ends_with("\u{1b}[?25h\u{1b}[?1049l"), "{rest:?}");
+    assert_eq!(code, Some(0));
+}
