@@ -1,12 +1,15 @@
-//! The two files of a grant, `limits` and `ledger`, in `<state>/containers/<nonce>/`.
+//! The two files of a grant, `limits` and `ledger`, in `<state>/containers/<nonce>/`, and the one of the node, `<state>/turns`.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Compute, Error, Grant, Inventory};
 use fgpu_wire::{ledger, limits};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+use rustix::io::Errno;
 
 /// Makes the folder and both files. What is half made when this fails goes with the lease: releasing a lease
 /// removes its folder.
@@ -70,4 +73,33 @@ fn write(path: &Path, mode: u32, start: &[u8], size: u64) -> Result<(), Error> {
         file.set_permissions(Permissions::from_mode(mode))
     };
     make().map_err(|error| Error::io("create", path, &error))
+}
+
+/// Where the node's turns are.
+pub(crate) fn turns(state_dir: &Path) -> PathBuf {
+    state_dir.join("turns")
+}
+
+/// Makes the node's turns if they are not there. The file appears whole, so whoever is killed in here leaves nothing, and
+/// it stays: containers that run have it mapped.
+pub(crate) fn create_turns(state_dir: &Path) -> Result<(), Error> {
+    let path = turns(state_dir);
+    let failed = |error: std::io::Error| Error::io("create", &path, &error);
+    if path.try_exists().map_err(failed)? {
+        return Ok(());
+    }
+    let make = || -> std::io::Result<()> {
+        let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let mut file = File::from(open(state_dir, unnamed, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(&fgpu_wire::turns::encode())?;
+        file.set_len(fgpu_wire::turns::SIZE as u64)?;
+        file.set_permissions(Permissions::from_mode(0o666))?;
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match linkat(CWD, own, CWD, &path, AtFlags::SYMLINK_FOLLOW) {
+            // Somebody else was faster.
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    };
+    make().map_err(failed)
 }

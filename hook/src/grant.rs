@@ -131,6 +131,7 @@ impl Granted {
             Tier::Mig => container_files::folder(&files)?,
             Tier::Driver | Tier::Quota => {
                 container_files::create(&files, &self.lease.grant, &self.inventory)?;
+                container_files::create_turns(&config.state_dir)?;
             }
         }
         plan::plan(config, &self.inventory, &self.lease.grant, &Layout::read(layers), &files)

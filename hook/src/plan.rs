@@ -6,11 +6,11 @@ use fgpu_driver::Capability;
 use fgpu_spec::{
     Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Inventory, Mount, Plan, Poststop, Tier,
 };
-use fgpu_wire::{LEDGER_PATH, LIMITS_PATH, REAL_CUDA, REAL_NVML};
+use fgpu_wire::{LEDGER_PATH, LIMITS_PATH, REAL_CUDA, REAL_NVML, TURNS_PATH};
 
 use crate::config::Config;
 use crate::layout::Layout;
-use crate::programs;
+use crate::{container_files, programs};
 
 const CUDA: &str = "libcuda.so.1";
 const NVML: &str = "libnvidia-ml.so.1";
@@ -41,6 +41,7 @@ pub(crate) fn plan(
         mounts.quota(inventory, layout)?;
         mounts.add(files.join("limits"), LIMITS_PATH, false);
         mounts.add(files.join("ledger"), LEDGER_PATH, true);
+        mounts.add(container_files::turns(&config.state_dir), TURNS_PATH, true);
     }
     for path in &config.driver_extra {
         let host = below(&config.driver_root, path);

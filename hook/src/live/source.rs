@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error, Mount, Node, Plan};
-use fgpu_wire::{LEDGER_PATH, LIMITS_PATH};
+use fgpu_wire::DATA_PATHS;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -60,7 +60,7 @@ impl Source {
         if !mount.writable {
             attributes |= RDONLY;
         }
-        if [LIMITS_PATH, LEDGER_PATH].contains(&mount.destination.as_str()) {
+        if DATA_PATHS.contains(&mount.destination.as_str()) {
             attributes |= NOEXEC;
         }
         Self::open(&mount.source, &mount.destination, attributes, OFlags::empty())

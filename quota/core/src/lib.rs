@@ -15,12 +15,15 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod allocations;
+pub mod clock;
 pub mod elf;
 pub mod files;
 pub mod kernel;
+pub mod limiter;
 pub mod message;
 pub mod mutex;
 pub mod process;
 pub mod size;
 pub mod symbols;
 pub mod sys;
+pub mod turns;

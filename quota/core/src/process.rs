@@ -27,12 +27,13 @@
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use fgpu_wire::LEDGER_PATH;
-use fgpu_wire::ledger::{self, Ledger, MAX_SLOTS, Owner};
+use fgpu_wire::ledger::{self, Compute, Ledger, MAX_SLOTS, Owner};
 use fgpu_wire::limits::{Page, UNLIMITED};
 
 use crate::allocations::Allocations;
 use crate::files;
 use crate::kernel::{self, System};
+use crate::limiter::Lanes;
 use crate::message::Refusal;
 use crate::mutex::Mutex;
 use crate::size;
@@ -68,6 +69,7 @@ pub struct Process {
     /// How often memory that graphs do not use at the moment was given back to the driver.
     pub trims: AtomicU64,
     seen: AtomicPtr<Seen>,
+    lanes: AtomicPtr<Lanes>,
 }
 
 /// Cells of [`Seen`].
@@ -245,15 +247,32 @@ impl Process {
 
     #[cold]
     fn make_seen(&self) {
-        let Ok(at) = sys::map_zeros(size_of::<Seen>()) else { return };
-        // In a forked child the pointer to it is wiped; if the kernel refuses, a copy is left there unused.
-        let _ = sys::at_fork(at, size_of::<Seen>(), InChild::Absent);
-        let mine = at.cast().as_ptr();
-        let null = core::ptr::null_mut();
-        if self.seen.compare_exchange(null, mine, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: nobody has seen ours.
-            unsafe { sys::unmap(at, size_of::<Seen>()) };
-        }
+        make(&self.seen);
+    }
+
+    /// What the limiter of SM time keeps in this process; `None` if the kernel has no memory for it.
+    #[inline]
+    pub fn lanes(&self) -> Option<&'static Lanes> {
+        // SAFETY: a published mapping stays for good, and zeros are `Lanes`.
+        let lanes = unsafe { self.lanes.load(Ordering::Acquire).as_ref() };
+        lanes.or_else(|| {
+            make(&self.lanes);
+            // SAFETY: likewise.
+            unsafe { self.lanes.load(Ordering::Acquire).as_ref() }
+        })
+    }
+
+    /// Likewise if it keeps anything.
+    #[inline]
+    pub fn known_lanes(&self) -> Option<&'static Lanes> {
+        // SAFETY: likewise.
+        unsafe { self.lanes.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The container's account of time on GPU number `gpu` of the grant.
+    #[inline]
+    pub fn compute(&self, gpu: usize) -> Option<&'static Compute> {
+        self.ledger().compute(gpu)
     }
 
     /// Gives back what [`reserve`](Self::reserve) gave.
@@ -289,6 +308,19 @@ impl Memory {
     /// What is left under the limit; `None` if there is none.
     pub fn free(&self) -> Option<u64> {
         (self.limit != UNLIMITED).then(|| self.limit.saturating_sub(self.used))
+    }
+}
+
+/// Maps zeros for a pointer of the page's, unless another thread is faster.
+#[cold]
+fn make<T>(cell: &AtomicPtr<T>) {
+    let Ok(at) = sys::map_zeros(size_of::<T>()) else { return };
+    // In a forked child the pointer to it is wiped; if the kernel refuses, a copy is left there unused.
+    let _ = sys::at_fork(at, size_of::<T>(), InChild::Absent);
+    let null = core::ptr::null_mut();
+    if cell.compare_exchange(null, at.cast().as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: nobody has seen ours.
+        unsafe { sys::unmap(at, size_of::<T>()) };
     }
 }
 
@@ -333,7 +365,7 @@ fn take_slot(limits: &Page) -> Result<(&'static Ledger, usize), Refusal> {
     } else if !ledger.is_valid(&limits.nonce()) {
         Err(Refusal::Ledger)
     } else {
-        lock_some_byte(&file)
+        lock_some_byte(&file, limits)
     };
     if taken.is_err() {
         // SAFETY: nothing but `ledger` refers to it, and that is not used again.
@@ -342,10 +374,12 @@ fn take_slot(limits: &Page) -> Result<(&'static Ledger, usize), Refusal> {
     taken.map(|slot| (ledger, slot))
 }
 
-fn lock_some_byte(file: &File) -> Result<usize, Refusal> {
+fn lock_some_byte(file: &File, limits: &Page) -> Result<usize, Refusal> {
     for slot in 0..MAX_SLOTS {
         if file.lock_byte(slot).map_err(|_| Refusal::Kernel)? {
             file.ensure_room(0, ledger::HEADER).map_err(|_| Refusal::Ledger)?;
+            let times = limits.gpus().max(1) * ledger::COMPUTE;
+            file.ensure_room(ledger::COMPUTE_AT, times).map_err(|_| Refusal::Ledger)?;
             file.ensure_room(ledger::slot_at(slot), ledger::SLOT).map_err(|_| Refusal::Ledger)?;
             return Ok(slot);
         }

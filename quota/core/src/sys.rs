@@ -25,6 +25,7 @@ const MAP_PRIVATE: usize = 2;
 const MAP_ANONYMOUS: usize = 0x20;
 const F_OFD_GETLK: usize = 36;
 const F_OFD_SETLK: usize = 37;
+const F_RDLCK: i16 = 0;
 const F_WRLCK: i16 = 1;
 const F_UNLCK: i16 = 2;
 const FUTEX_WAIT_PRIVATE: usize = 128;
@@ -35,6 +36,9 @@ const EACCES: i32 = 13;
 const ENAMETOOLONG: i32 = 36;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
+
+/// The clock that no setting of the time moves.
+pub const CLOCK_MONOTONIC: i32 = 1;
 
 /// What the kernel answered instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +118,21 @@ impl File {
     /// Locks byte `at` for this open file description; `false` if another one has it locked. The lock ends
     /// when the last descriptor *and the last mapping* made from this opening are gone.
     pub fn lock_byte(&self, at: usize) -> Result<bool, Errno> {
-        let lock = Flock { kind: F_WRLCK, whence: 0, start: at as i64, length: 1, pid: 0 };
+        self.set_lock(at, F_WRLCK)
+    }
+
+    /// Likewise together with others that lock it so; turns a lock of [`lock_byte`](Self::lock_byte)'s into such a one.
+    pub fn lock_byte_shared(&self, at: usize) -> Result<bool, Errno> {
+        self.set_lock(at, F_RDLCK)
+    }
+
+    /// Takes this open file description's lock off byte `at`.
+    pub fn unlock_byte(&self, at: usize) -> Result<(), Errno> {
+        self.set_lock(at, F_UNLCK).map(drop)
+    }
+
+    fn set_lock(&self, at: usize, kind: i16) -> Result<bool, Errno> {
+        let lock = Flock { kind, whence: 0, start: at as i64, length: 1, pid: 0 };
         // SAFETY: the kernel reads the structure.
         match unsafe { call(arch::FCNTL, [self.0, F_OFD_SETLK, &raw const lock as usize, 0, 0, 0]) } {
             Ok(_) => Ok(true),
@@ -218,6 +236,28 @@ pub fn sleep(microseconds: u32) {
     let time = [0i64, i64::from(microseconds) * 1000];
     // SAFETY: the kernel reads a `struct timespec`: seconds and nanoseconds.
     let _ = unsafe { call(arch::NANOSLEEP, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Sleeps for so many nanoseconds, or less if a signal arrives.
+pub fn sleep_nanoseconds(nanoseconds: u64) {
+    let time = [(nanoseconds / 1_000_000_000) as i64, (nanoseconds % 1_000_000_000) as i64];
+    // SAFETY: the kernel reads a `struct timespec`: seconds and nanoseconds.
+    let _ = unsafe { call(arch::NANOSLEEP, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Nanoseconds on CLOCK_MONOTONIC, by a system call.
+pub fn monotonic() -> u64 {
+    let mut time = [0i64; 2];
+    let arguments = [CLOCK_MONOTONIC as usize, time.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes a `struct timespec`.
+    let _ = unsafe { call(arch::CLOCK_GETTIME, arguments) };
+    time[0] as u64 * 1_000_000_000 + time[1] as u64
+}
+
+/// A number that no other living thread of the process has, and that is not 0.
+#[inline]
+pub fn thread() -> usize {
+    arch::thread()
 }
 
 /// Ends the process as `abort` would be seen by a shell.

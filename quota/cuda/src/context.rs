@@ -21,7 +21,7 @@ use fgpu_wire::MAX_GPUS;
 use crate::driver::{Context, Device, OUT_OF_MEMORY, Result, STACK, SUCCESS};
 use crate::reserve::{self, Placed};
 use crate::wrapped::real;
-use crate::{limits, meter, place};
+use crate::{compute, limits, meter, place};
 
 /// Of a context's `link`: how often it was attached, besides its creation.
 const ATTACHED: u64 = 1;
@@ -99,6 +99,7 @@ pub(crate) fn end(context: u64, call: impl FnOnce() -> Result, is_gone: impl FnO
     relabel(process, context, context | ENDING);
     let result = call();
     if result == SUCCESS && is_gone() {
+        compute::ended(process, context);
         give_back(process, |entry| entry.owner == context | ENDING);
     } else {
         relabel(process, context | ENDING, context);
@@ -331,6 +332,7 @@ fn resetted(device: Device, call: impl FnOnce() -> Result) -> Result {
     let (Some(process), Some(context)) = (Process::registered(), context) else { return result };
     if result == SUCCESS {
         let stays = is_active(device);
+        compute::ended(process, context);
         give_back(process, |entry| entry.owner == context && !(stays && entry.key == context));
     }
     result

@@ -7,6 +7,7 @@ pub(crate) type Result = c_int;
 pub(crate) const SUCCESS: Result = 0;
 pub(crate) const OUT_OF_MEMORY: Result = 2;
 pub(crate) const NOT_INITIALIZED: Result = 3;
+pub(crate) const NOT_READY: Result = 600;
 /// What we say where the real library has no such function.
 pub(crate) const NOT_SUPPORTED: Result = 801;
 

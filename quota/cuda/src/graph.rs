@@ -27,7 +27,7 @@ use crate::measure::PIECE;
 use crate::meter::{self, Meter};
 use crate::reserve::{self, Placed};
 use crate::wrapped::real;
-use crate::{code, place, pool};
+use crate::{code, compute, place, pool};
 
 /// Of an executable's `link`: it was not seen to have its memory yet.
 const WITHOUT_MEMORY: u64 = u64::MAX;
@@ -252,14 +252,16 @@ pub(crate) unsafe fn upload_ptsz(executable: Object, stream: Stream) -> Result {
 /// As `cuGraphLaunch`.
 pub(crate) unsafe fn launch(executable: Object, stream: Stream) -> Result {
     // SAFETY: the caller's promise.
-    run(executable, || unsafe { real::cuGraphLaunch(executable, stream) })
+    let call = || run(executable, || unsafe { real::cuGraphLaunch(executable, stream) });
+    compute::launch(compute::stream(stream, false), call)
 }
 
 /// # Safety
 /// As `cuGraphLaunch_ptsz`.
 pub(crate) unsafe fn launch_ptsz(executable: Object, stream: Stream) -> Result {
     // SAFETY: the caller's promise.
-    run(executable, || unsafe { real::cuGraphLaunch_ptsz(executable, stream) })
+    let call = || run(executable, || unsafe { real::cuGraphLaunch_ptsz(executable, stream) });
+    compute::launch(compute::stream(stream, true), call)
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! Launches of single functions; those of graphs are in [`graph`](crate::graph).
 //!
 //! The first launch of a function may load its code, and may make the stacks of its context larger: what that takes is
-//! [measured](crate::measure). Every other launch costs a look at one word.
+//! [measured](crate::measure). Every other launch costs a look at one word, and what the [limiter of SM time](crate::compute) takes.
 
 #![expect(clippy::too_many_arguments, reason = "the driver's functions have so many")]
 
@@ -13,15 +13,15 @@ use fgpu_quota_core::process::Process;
 use crate::driver::{LOCAL_BYTES, Object, Result, SUCCESS, Stream};
 use crate::measure::PIECE;
 use crate::wrapped::real;
-use crate::{code, limits, place, pool};
+use crate::{code, compute, limits, place, pool};
 
-/// A launch of `function`.
+/// A launch of `function`; `own` says that the default stream is the thread's (`_ptsz`).
 #[inline]
-fn launch(function: Object, stream: Stream, call: impl FnOnce() -> Result) -> Result {
-    match Process::registered() {
+fn launch(function: Object, stream: Stream, own: bool, call: impl FnOnce() -> Result) -> Result {
+    compute::launch(compute::stream(stream, own), || match Process::registered() {
         Some(process) if !process.see(function as u64) => first_launch(function, stream, call),
         _ => call(),
-    }
+    })
 }
 
 /// The stream in a `CUlaunchConfig`, which comes after seven numbers.
@@ -66,7 +66,7 @@ pub(crate) unsafe fn kernel(
     extra: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, stream, || unsafe {
+    launch(function, stream, false, || unsafe {
         real::cuLaunchKernel(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra,
         )
@@ -89,7 +89,7 @@ pub(crate) unsafe fn kernel_ptsz(
     extra: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, stream, || unsafe {
+    launch(function, stream, true, || unsafe {
         real::cuLaunchKernel_ptsz(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra,
         )
@@ -105,7 +105,7 @@ pub(crate) unsafe fn kernel_ex(
     extra: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, stream_of(configuration), || unsafe {
+    launch(function, stream_of(configuration), false, || unsafe {
         real::cuLaunchKernelEx(configuration, function, parameters, extra)
     })
 }
@@ -119,7 +119,7 @@ pub(crate) unsafe fn kernel_ex_ptsz(
     extra: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, stream_of(configuration), || unsafe {
+    launch(function, stream_of(configuration), true, || unsafe {
         real::cuLaunchKernelEx_ptsz(configuration, function, parameters, extra)
     })
 }
@@ -139,7 +139,7 @@ pub(crate) unsafe fn cooperative(
     parameters: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, stream, || unsafe {
+    launch(function, stream, false, || unsafe {
         real::cuLaunchCooperativeKernel(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters,
         )
@@ -161,7 +161,7 @@ pub(crate) unsafe fn cooperative_ptsz(
     parameters: *mut *mut c_void,
 ) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, stream, || unsafe {
+    launch(function, stream, true, || unsafe {
         real::cuLaunchCooperativeKernel_ptsz(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters,
         )
@@ -172,19 +172,19 @@ pub(crate) unsafe fn cooperative_ptsz(
 /// As `cuLaunch`.
 pub(crate) unsafe fn plain(function: Object) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, null_mut(), || unsafe { real::cuLaunch(function) })
+    launch(function, null_mut(), false, || unsafe { real::cuLaunch(function) })
 }
 
 /// # Safety
 /// As `cuLaunchGrid`.
 pub(crate) unsafe fn grid(function: Object, width: c_int, height: c_int) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, null_mut(), || unsafe { real::cuLaunchGrid(function, width, height) })
+    launch(function, null_mut(), false, || unsafe { real::cuLaunchGrid(function, width, height) })
 }
 
 /// # Safety
 /// As `cuLaunchGridAsync`.
 pub(crate) unsafe fn grid_async(function: Object, width: c_int, height: c_int, stream: Stream) -> Result {
     // SAFETY: the caller's promise.
-    launch(function, stream, || unsafe { real::cuLaunchGridAsync(function, width, height, stream) })
+    launch(function, stream, false, || unsafe { real::cuLaunchGridAsync(function, width, height, stream) })
 }

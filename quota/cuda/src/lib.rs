@@ -12,6 +12,7 @@
 //! - [`context`]: what contexts take, and all that ends with one; [`limits`] of contexts, and [`green`] ones;
 //! - [`code`]: modules, libraries and code that is loaded late, by [measuring](measure), at a [`launch`] too;
 //! - [`report`]: how much memory there is;
+//! - [`compute`]: SM time, which launches ask for first;
 //! - [`resolve`]: `cuGetProcAddress`, through which cudart gets nearly everything;
 //! - [`place`]: which GPU of the grant a call is about; [`reserve`]: the steps that all allocations take.
 //!
@@ -57,15 +58,24 @@
 //! - what a green context takes, and whether memory allocated in it outlives it;
 //! - how far neighbours that allocate at the same time disturb what is measured for code.
 //!
-//! The SM share (`cores`) is in the limits but not enforced yet.
+//! And of SM time (the [limiter] says what it does):
+//!
+//! - what recording and asking events costs there, and so whether a capped launch stays below 200 ns more;
+//! - how late a sleeping launch wakes, and how much of the GPU's time each change of turns takes;
+//! - that events between our own are not disturbed: `cuEventElapsedTime` of the application, CUPTI, compute-sanitizer;
+//! - what of the time at work is copies: a kernel that waits for a copy in its stream, after the first kernel, counts from when it
+//!   was launched;
+//! - whether device-side launches and kernels of graphs that launch themselves are within the events around them.
 //!
 //! [`size`]: fgpu_quota_core::size
+//! [limiter]: fgpu_quota_core::limiter
 
 #![no_std]
 
 mod array;
 mod bind;
 mod code;
+mod compute;
 mod context;
 mod driver;
 mod graph;

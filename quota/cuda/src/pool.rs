@@ -15,9 +15,9 @@ use crate::driver::{
     Device, Location, MANAGED, OUT_OF_MEMORY, Object, Pointer, Pool, PoolProperties, Result, SUCCESS, Stream,
 };
 use crate::meter::{self, Meter};
-use crate::place;
 use crate::reserve::{self, Reserved};
 use crate::wrapped::real;
+use crate::{compute, place};
 
 /// Whether a stream is being captured: then nothing is allocated now.
 pub(crate) fn is_captured(stream: Stream, asks: unsafe fn(Stream, *mut c_int) -> Result) -> bool {
@@ -328,33 +328,33 @@ pub(crate) fn settled(result: Result) -> Result {
 /// As `cuStreamSynchronize`.
 pub(crate) unsafe fn synchronize_stream(stream: Stream) -> Result {
     // SAFETY: the caller's promise.
-    settled(unsafe { real::cuStreamSynchronize(stream) })
+    settled(compute::wait(|| unsafe { real::cuStreamSynchronize(stream) }))
 }
 
 /// # Safety
 /// As `cuStreamSynchronize_ptsz`.
 pub(crate) unsafe fn synchronize_stream_ptsz(stream: Stream) -> Result {
     // SAFETY: the caller's promise.
-    settled(unsafe { real::cuStreamSynchronize_ptsz(stream) })
+    settled(compute::wait(|| unsafe { real::cuStreamSynchronize_ptsz(stream) }))
 }
 
 /// # Safety
 /// As `cuCtxSynchronize`.
 pub(crate) unsafe fn synchronize_context() -> Result {
     // SAFETY: the caller's promise.
-    settled(unsafe { real::cuCtxSynchronize() })
+    settled(compute::wait(|| unsafe { real::cuCtxSynchronize() }))
 }
 
 /// # Safety
 /// As `cuCtxSynchronize_v2`.
 pub(crate) unsafe fn synchronize_context_v2(context: *mut c_void) -> Result {
     // SAFETY: the caller's promise.
-    settled(unsafe { real::cuCtxSynchronize_v2(context) })
+    settled(compute::wait(|| unsafe { real::cuCtxSynchronize_v2(context) }))
 }
 
 /// # Safety
 /// As `cuEventSynchronize`.
 pub(crate) unsafe fn synchronize_event(event: Object) -> Result {
     // SAFETY: the caller's promise.
-    settled(unsafe { real::cuEventSynchronize(event) })
+    settled(compute::wait(|| unsafe { real::cuEventSynchronize(event) }))
 }

@@ -8,7 +8,9 @@ use crate::driver::{
     Device, Handle, Location, NOT_SUPPORTED, NodeParameters, Object, Pointer, Pool, PoolProperties, Result,
     Stream, Uuid,
 };
-use crate::{array, bind, code, context, graph, green, launch, limits, memory, pool, report, resolve, vmm};
+use crate::{
+    array, bind, code, compute, context, graph, green, launch, limits, memory, pool, report, resolve, vmm,
+};
 
 fgpu_quota_core::symbols! {
     library: fgpu_wire::REAL_CUDA, "libcuda.so.1";
@@ -201,6 +203,9 @@ fgpu_quota_core::symbols! {
         Launch cuLaunchGridAsync(function: Object, width: c_int, height: c_int, stream: Stream)
             = launch::grid_async;
 
+        Launch cuStreamDestroy(stream: Stream) = compute::destroy_v1;
+        Launch cuStreamDestroy_v2(stream: Stream) = compute::destroy;
+
         Report cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) = report::memory_32;
         Report cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = report::memory;
         Report cuDeviceTotalMem(bytes: *mut c_uint, device: Device) = report::total_32;
@@ -221,6 +226,12 @@ fgpu_quota_core::symbols! {
         cuStreamGetCtx(stream: Stream, context: *mut Context);
         cuStreamIsCapturing(stream: Stream, status: *mut c_int);
         cuStreamIsCapturing_ptsz(stream: Stream, status: *mut c_int);
+        cuStreamQuery(stream: Stream);
+        cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
+        cuEventCreate(event: *mut Object, flags: c_uint);
+        cuEventRecord(event: Object, stream: Stream);
+        cuEventQuery(event: Object);
+        cuEventElapsedTime(milliseconds: *mut f32, from: Object, to: Object);
         cuDeviceGetAttribute(value: *mut c_int, which: c_int, device: Device);
         cuDeviceGetMemPool(pool: *mut Pool, device: Device);
         cuMemPoolGetAttribute(pool: Pool, which: c_int, value: *mut c_void);

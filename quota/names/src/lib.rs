@@ -33,7 +33,8 @@ pub enum Class {
     Reported,
     /// Gives out functions.
     Resolved,
-    /// Lets the GPU work. Wrapped where code may be loaded for it or a graph given its memory.
+    /// Lets the GPU work, or ends a stream of work. Wrapped where code may be loaded for it, a graph given its memory, or time
+    /// read.
     Launched,
     /// Opens or hands on memory that exists: it counts where it was allocated, and only there. Not wrapped.
     Shared,
@@ -87,7 +88,7 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuGraphLaunch", "cuGraphLaunch_ptsz", "cuLaunch", "cuLaunchCooperativeKernel",
         "cuLaunchCooperativeKernelMultiDevice", "cuLaunchCooperativeKernel_ptsz", "cuLaunchGrid",
         "cuLaunchGridAsync", "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchKernelEx_ptsz",
-        "cuLaunchKernel_ptsz",
+        "cuLaunchKernel_ptsz", "cuStreamDestroy", "cuStreamDestroy_v2",
     ]),
     (Class::Shared, &[
         "cuDestroyExternalMemory", "cuExternalMemoryGetMappedBuffer",
@@ -242,8 +243,8 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuStreamBeginCaptureToCig_ptsz", "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz",
         "cuStreamBeginCapture_ptsz", "cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz",
         "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph_ptsz", "cuStreamCopyAttributes",
-        "cuStreamCopyAttributes_ptsz", "cuStreamCreate", "cuStreamCreateWithPriority", "cuStreamDestroy",
-        "cuStreamDestroy_v2", "cuStreamEndCapture", "cuStreamEndCaptureToCig",
+        "cuStreamCopyAttributes_ptsz", "cuStreamCreate", "cuStreamCreateWithPriority",
+        "cuStreamEndCapture", "cuStreamEndCaptureToCig",
         "cuStreamEndCaptureToCig_ptsz", "cuStreamEndCapture_ptsz", "cuStreamGetAttribute",
         "cuStreamGetAttribute_ptsz", "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_ptsz",
         "cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v2_ptsz", "cuStreamGetCaptureInfo_v3",

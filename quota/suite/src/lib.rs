@@ -122,6 +122,9 @@ impl Container {
         ledger.set_len(ledger::SIZE as u64).expect("sparse");
         container.put("fgpu/ledger", &ledger::encode(&NONCE));
         fs::set_permissions(container.path("fgpu/ledger"), PermissionsExt::from_mode(0o666)).expect("ours");
+        let turns = File::create(container.path("fgpu/turns")).expect("new");
+        turns.set_len(fgpu_wire::turns::SIZE as u64).expect("sparse");
+        container.put("fgpu/turns", &fgpu_wire::turns::encode());
 
         let [cuda, nvml] = libraries();
         fs::copy(cuda, container.path("lib/libcuda.so.1")).expect("built");

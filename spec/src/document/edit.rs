@@ -237,7 +237,7 @@ fn mounts(tree: &mut Object, mounts: &[Mount]) -> Result<bool, Error> {
         .map(|(raw, _)| Cow::Borrowed(*raw))
         .collect();
     for mount in mounts {
-        let data = [fgpu_wire::LIMITS_PATH, fgpu_wire::LEDGER_PATH].contains(&mount.destination.as_str());
+        let data = fgpu_wire::DATA_PATHS.contains(&mount.destination.as_str());
         let options = match (data, mount.writable) {
             (false, false) => READ_ONLY,
             (false, true) => WRITABLE,

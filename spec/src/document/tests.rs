@@ -40,6 +40,7 @@ fn plan() -> Plan {
             mount("/usr/lib/fgpu/libfgpu-cuda.so", "/usr/lib64/libcuda.so.1", false),
             mount(&format!("{state}/limits"), "/run/fgpu/limits", false),
             mount(&format!("{state}/ledger"), "/run/fgpu/ledger", true),
+            mount("/run/fgpu/turns", "/run/fgpu/turns", true),
             mount("/run/nvidia-persistenced", "/run/nvidia-persistenced", true),
         ],
         poststop: Some(Poststop {
@@ -157,7 +158,8 @@ fn the_result_is_a_valid_spec_with_what_was_planned() {
             assert!(options.contains("bind") || options.is_superset(&BTreeSet::from(["rbind", "rprivate"])));
             assert_eq!(options.contains("rw"), planned.writable);
             assert_eq!(options.contains("ro"), !planned.writable);
-            let data = ["/run/fgpu/limits", "/run/fgpu/ledger"].contains(&&*planned.destination);
+            let data =
+                ["/run/fgpu/limits", "/run/fgpu/ledger", "/run/fgpu/turns"].contains(&&*planned.destination);
             assert_eq!(options.contains("noexec"), data);
         }
 
@@ -315,7 +317,7 @@ fn mounts_of_the_container_itself_stay_below_ours() {
         .iter()
         .map(|mount| mount["destination"].as_str().unwrap())
         .collect();
-    assert_eq!(destinations.len(), 6);
+    assert_eq!(destinations.len(), 7);
     assert_eq!(destinations[0], "/usr/lib64/libcuda.so.1");
     assert_eq!(destinations[2], "/usr/lib64/libcuda.so.1");
 }

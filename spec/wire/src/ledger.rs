@@ -1,4 +1,4 @@
-//! The ledger: where a container's processes account for their device memory.
+//! The ledger: where a container's processes account for their device memory and GPU time.
 //!
 //! ```text
 //!     0  header, 4 KiB
@@ -9,14 +9,14 @@
 //!         32  lock         8  generation << 32 | slot + 1 of the holder; 0: free
 //!         64  total[64]    8  bytes in use per GPU: the sum over the slots
 //!        576  reserved
-//!  4096  per GPU, 64 × 256: reserved for the compute limiter
+//!  4096  per GPU, 64 × 256: GPU time ([`Compute`])
 //! 20480  slot[1024], 2 KiB each
 //!          0  generation   4  how often the slot was taken
 //!          4  state        4  0 free, 1 live
 //!          8  pid          4  as the process itself sees it; 0 while it registers
 //!         16  namespace    8  inode of its pid namespace
 //!         64  used[64]     8  bytes in use per GPU
-//!        576  reserved, 512 of it for the compute limiter (8 per GPU)
+//!        576  reserved
 //! ```
 //!
 //! Rules, from which the rest follows:
@@ -33,6 +33,7 @@
 //!    takes makes the others wait until it goes on or is killed.
 //! 5. Memory is reserved before the driver is asked and the lock is never held across a driver call.
 
+mod compute;
 mod lock;
 mod slots;
 #[cfg(test)]
@@ -42,6 +43,7 @@ mod usage;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::MAX_GPUS;
+pub use compute::{CREDIT, Compute, Span, at_share};
 pub use usage::{Process, Usage, usage};
 
 /// Size of the file, bytes. All but the header is zeros at first: make it a sparse file.
@@ -54,6 +56,10 @@ pub const HEADER: usize = 64;
 const MAGIC: u64 = u64::from_ne_bytes(*b"fgpuled1");
 const VERSION: u32 = 1;
 const TOTALS_AT: usize = 64;
+/// Where the accounts of GPU time are in the file, and how large one is, bytes.
+pub const COMPUTE_AT: usize = 4096;
+/// Size of a GPU's account of time, bytes.
+pub const COMPUTE: usize = 256;
 const SLOTS_AT: usize = 20480;
 /// Size of a slot in the file, bytes.
 pub const SLOT: usize = 2048;
@@ -108,7 +114,7 @@ pub struct Ledger {
     reserved: [AtomicU64; 3],
     totals: [AtomicU64; MAX_GPUS],
     header_tail: [AtomicU64; 440],
-    compute: [[AtomicU64; 32]; MAX_GPUS],
+    compute: [Compute; MAX_GPUS],
     slots: [Slot; MAX_SLOTS],
 }
 
@@ -121,11 +127,12 @@ struct Slot {
     namespace: AtomicU64,
     reserved2: [AtomicU64; 5],
     used: [AtomicU64; MAX_GPUS],
-    compute: [AtomicU64; MAX_GPUS],
-    tail: [AtomicU64; 120],
+    tail: [AtomicU64; 184],
 }
 
 const _: () = assert!(size_of::<Ledger>() == SIZE && size_of::<Slot>() == SLOT);
+const _: () =
+    assert!(size_of::<Compute>() == COMPUTE && core::mem::offset_of!(Ledger, compute) == COMPUTE_AT);
 const _: () = assert!(core::mem::offset_of!(Ledger, totals) == TOTALS_AT);
 const _: () = assert!(core::mem::offset_of!(Ledger, slots) == SLOTS_AT);
 const _: () = assert!(core::mem::offset_of!(Slot, used) == USED_AT);
@@ -141,6 +148,11 @@ impl Ledger {
                 .iter()
                 .zip(mine)
                 .all(|(word, half)| word.load(Ordering::Relaxed).to_ne_bytes() == half)
+    }
+
+    /// The account of time on GPU number `gpu`.
+    pub fn compute(&self, gpu: usize) -> Option<&Compute> {
+        self.compute.get(gpu)
     }
 
     /// Bytes of GPU number `gpu` in use by the whole container, the unreaped dead included.

@@ -1,10 +1,14 @@
-//! Layout of the two small files that a container and the host share, the paths at which the container
+//! Layout of the small files that a container and the host share, the paths at which the container
 //! finds them, and the algorithms on them.
 //!
 //! - [`limits`]: what the grant is. Written by the host, read-only in the container.
-//! - [`ledger`]: where a container's processes account for their device memory. Shared, writable.
+//! - [`ledger`]: where a container's processes account for their device memory and GPU time. Shared, writable.
 //!
-//! Both are plain memory once mapped: every field is an atomic, so the algorithms need no `unsafe` and run
+//! And of the one that all containers share:
+//!
+//! - [`turns`]: who uses a GPU next.
+//!
+//! All are plain memory once mapped: every field is an atomic, so the algorithms need no `unsafe` and run
 //! in tests on a buffer. What they need of the operating system comes in through [`ledger::Kernel`].
 
 #![no_std]
@@ -12,6 +16,7 @@
 
 pub mod ledger;
 pub mod limits;
+pub mod turns;
 mod uuid;
 
 pub use uuid::parse_uuid;
@@ -20,6 +25,10 @@ pub use uuid::parse_uuid;
 pub const LIMITS_PATH: &str = "/run/fgpu/limits";
 /// Where a container finds its ledger (read-write).
 pub const LEDGER_PATH: &str = "/run/fgpu/ledger";
+/// Where a container finds the node's turns (read-write).
+pub const TURNS_PATH: &str = "/run/fgpu/turns";
+/// These files, which hold no code.
+pub const DATA_PATHS: [&str; 3] = [LIMITS_PATH, LEDGER_PATH, TURNS_PATH];
 /// Where a container finds the real CUDA driver library: the quota library's absolute `DT_NEEDED`.
 pub const REAL_CUDA: &str = "/run/fgpu/driver/libcuda.so.1";
 /// Where a container finds the real NVML: the quota library's absolute `DT_NEEDED`.

@@ -142,6 +142,15 @@ impl Page {
         self.entries.get(gpu).map_or(0, |entry| entry.memory.load(Ordering::Relaxed))
     }
 
+    /// How `cores` of GPU number `gpu` is meant, and the share of SM time in ppm; off for a GPU that is not in the grant.
+    /// Two words read on their own, as in [`memory`](Self::memory): in the middle of a resize, one may be the old one.
+    #[inline]
+    pub fn compute(&self, gpu: usize) -> (u8, u32) {
+        self.entries.get(gpu).map_or((COMPUTE_OFF, 0), |entry| {
+            (entry.compute.load(Ordering::Relaxed) as u8, entry.cores_ppm.load(Ordering::Relaxed))
+        })
+    }
+
     /// Bytes that a CUDA context takes on GPU number `gpu`; 0 where that is not known.
     pub fn context(&self, gpu: usize) -> u64 {
         self.entries.get(gpu).map_or(0, |entry| entry.context.load(Ordering::Relaxed))

@@ -4,6 +4,7 @@ use core::arch::asm;
 
 pub(super) const FCNTL: usize = 25;
 pub(super) const FALLOCATE: usize = 47;
+pub(super) const CLOCK_GETTIME: usize = 113;
 pub(super) const OPENAT: usize = 56;
 pub(super) const CLOSE: usize = 57;
 pub(super) const LSEEK: usize = 62;
@@ -37,4 +38,13 @@ pub(super) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
         );
     }
     result
+}
+
+/// The thread's control block.
+#[inline]
+pub(super) fn thread() -> usize {
+    let address;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
 }

@@ -19,6 +19,7 @@ pub(super) const EXIT_GROUP: usize = 231;
 pub(super) const OPENAT: usize = 257;
 pub(super) const READLINKAT: usize = 267;
 pub(super) const FALLOCATE: usize = 285;
+pub(super) const CLOCK_GETTIME: usize = 228;
 
 /// # Safety
 /// The arguments must be such that the kernel's effects on this process's memory are sound.
@@ -37,4 +38,13 @@ pub(super) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
         );
     }
     result
+}
+
+/// The thread's control block, which every libc's ABI has at the start of its thread-local storage.
+#[inline]
+pub(super) fn thread() -> usize {
+    let address;
+    // SAFETY: reads the word to which fs points; the x86-64 ABI for thread-local storage has its own address there.
+    unsafe { asm!("mov {}, fs:0", out(reg) address, options(nostack, readonly, preserves_flags)) };
+    address
 }

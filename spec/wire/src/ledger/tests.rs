@@ -25,7 +25,7 @@ const fn empty() -> Ledger {
         reserved: [ZERO; 3],
         totals: [ZERO; MAX_GPUS],
         header_tail: [ZERO; 440],
-        compute: [const { [ZERO; 32] }; MAX_GPUS],
+        compute: [const { Compute::new() }; MAX_GPUS],
         slots: [const {
             Slot {
                 generation: AtomicU32::new(0),
@@ -35,8 +35,7 @@ const fn empty() -> Ledger {
                 namespace: ZERO,
                 reserved2: [ZERO; 5],
                 used: [ZERO; MAX_GPUS],
-                compute: [ZERO; MAX_GPUS],
-                tail: [ZERO; 120],
+                tail: [ZERO; 184],
             }
         }; MAX_SLOTS],
     }

@@ -1,6 +1,6 @@
 //! The host's view of a ledger: bytes read from the file, no mapping, no lock.
 
-use super::{FREE, MAGIC, MAX_SLOTS, SIZE, USED_AT, VERSION, slot_at};
+use super::{COMPUTE, COMPUTE_AT, FREE, MAGIC, MAX_SLOTS, SIZE, USED_AT, VERSION, slot_at};
 use crate::MAX_GPUS;
 
 /// One process with a slot.
@@ -39,6 +39,11 @@ impl<'a> Usage<'a> {
     pub fn total(&self, gpu: usize) -> u64 {
         self.processes()
             .fold(0, |sum, process| sum.saturating_add(process.used.get(gpu).copied().unwrap_or(0)))
+    }
+
+    /// Nanoseconds of GPU number `gpu` that the container has used, ever.
+    pub fn compute(&self, gpu: usize) -> u64 {
+        if gpu < MAX_GPUS { self.long(COMPUTE_AT + gpu * COMPUTE) } else { 0 }
     }
 
     /// The processes that have a slot, in the order of their slots.

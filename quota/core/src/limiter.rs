@@ -1,0 +1,211 @@
+//! The limiter of SM time: when a launch may go, and what it cost.
+//!
+//! # How time is measured
+//!
+//! A [`Lane`] is a context of this process on a GPU. From the first launch into an idle lane to the end of the last one
+//! the lane is *at work*; events of the driver's tell how long that was: one before the first launch, and *marks*
+//! after launches. What is launched far apart is marked one by one, what is launched close together every sixteen
+//! launches of a stream; before a wait for the GPU the rest is marked. Time between two kernels that is too short for a
+//! host to see counts as work. A lane's time is charged to the container's account
+//! ([`Compute`]), which takes the union of what its processes report, and moves on until
+//! when the container has paid.
+//!
+//! # When a launch may go
+//!
+//! 1. `cap`: what was used is paid for. Else the launch sleeps until then.
+//! 2. No more is under way than fills [`AHEAD`]: what is launched cannot be taken back, so it must be little. A lane whose
+//!    kernels do not end gets a launch in all the same after [`PATIENCE`]: they may be waiting for it.
+//! 3. It is the container's turn on the GPU ([`Turn`]). A container that has had less than its
+//!    share for [`ENTITLED`] waits for nobody: what others wrote into a shared file cannot hold it up longer.
+//!
+//! All of it is looked at every [`LOOK`] nanoseconds at most; a launch in between costs a look at the clock. A waiting launch
+//! sleeps and asks again, so a new share is heeded within [`NAP`].
+//!
+//! # Who can die when
+//!
+//! The words that processes share change one at a time and each says something by itself; nothing is locked, and the
+//! kernel tells whose container has ended. What a process keeps for itself is guarded by a try-lock: a thread that finds
+//! it taken does without. So nothing here waits for somebody who may not come, a signal handler or a profiler's callback
+//! that launches in the middle of it included.
+
+mod lane;
+mod lanes;
+#[cfg(test)]
+mod tests;
+
+use fgpu_wire::ledger::Compute;
+use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, Page};
+use fgpu_wire::turns::{Answer, Turn};
+
+pub use lane::{Lane, Stream};
+pub use lanes::Lanes;
+
+/// How much work may be under way that has not been measured, nanoseconds of the GPU.
+pub const AHEAD: u64 = 4_000_000;
+/// Launches that may go before the lane is looked at again.
+const MOST: u64 = 128;
+/// Launches that may be under way before any has been measured.
+const UNKNOWN: u64 = 4;
+/// How long a launch may go on without another look.
+pub const LOOK: u64 = 250_000;
+/// The longest sleep before everything is looked at anew: a share may have changed.
+pub const NAP: u64 = 10_000_000;
+/// How long a launch waits for kernels that do not end.
+pub const PATIENCE: u64 = 100_000_000;
+/// How long a container that has had less than its share lets others go first.
+pub const ENTITLED: u64 = 30_000_000;
+/// How far ahead of its share a container in `share` mode is thought to be: what it used while others were idle is not a debt.
+const FORGIVEN: u64 = 100_000_000;
+/// Shortest sleeps while kernels end.
+const SHORT: u64 = 50_000;
+
+/// What the limiter asks of the system.
+pub trait Host {
+    /// CLOCK_MONOTONIC, nanoseconds.
+    fn now(&self) -> u64;
+    /// Sleeps for about so many nanoseconds.
+    fn sleep(&self, nanoseconds: u64);
+    /// An address that no other thread of the process has.
+    fn thread(&self) -> usize;
+    /// Whether the container that has a place of the turns file lives.
+    fn lives(&self, place: usize) -> bool;
+}
+
+/// What the limiter asks of the driver, in the current context. An event is a number that is not 0.
+pub trait Events {
+    /// Makes an event.
+    fn create(&self) -> Option<usize>;
+    /// Records an event in a stream. `false`: that cannot be done now.
+    fn record(&self, event: usize, stream: Stream) -> bool;
+    /// Whether all that was before the event's record has ended.
+    fn is_done(&self, event: usize) -> bool;
+    /// Nanoseconds between two events that are done.
+    fn elapsed(&self, from: usize, to: usize) -> Option<u64>;
+    /// Whether nothing is under way in a stream.
+    fn is_idle(&self, stream: Stream) -> bool;
+    /// Whether what is launched into a stream is captured into a graph.
+    fn is_captured(&self, stream: Stream) -> bool;
+}
+
+/// What this container may use of a GPU, and where it accounts for that.
+#[derive(Clone, Copy)]
+pub struct Grant<'a> {
+    /// The limits.
+    pub page: &'a Page,
+    /// Number in the grant.
+    pub gpu: usize,
+    /// The container's account.
+    pub account: &'a Compute,
+    /// The container's place among those on this GPU, if it has one.
+    pub turn: Option<Turn<'a>>,
+}
+
+impl Grant<'_> {
+    /// How `cores` is meant, and how much it is (ppm).
+    #[inline]
+    pub fn share(&self) -> (u8, u32) {
+        self.page.compute(self.gpu)
+    }
+
+    /// How far beyond what was used the container is thought to have paid.
+    fn ahead(&self) -> u64 {
+        if self.share().0 == COMPUTE_CAP { u64::MAX } else { FORGIVEN }
+    }
+}
+
+/// What a launch that came to the gate has seen so far.
+struct Wait {
+    /// Whether it has had to wait for its container's turn.
+    turn: bool,
+    /// How many launches had ended when it last looked, and when that changed.
+    progress: (u64, u64),
+}
+
+impl Lane {
+    /// Before a launch: comes back when it may go. Gives the time, or `None` if the launch is not to be counted.
+    #[inline]
+    pub fn before(
+        &self,
+        grant: &Grant<'_>,
+        stream: Stream,
+        host: &impl Host,
+        events: &impl Events,
+    ) -> Option<u64> {
+        let now = host.now();
+        if self.may_go(now) { Some(now) } else { self.gate(now, grant, stream, host, events) }
+    }
+
+    #[cold]
+    fn gate(
+        &self,
+        mut now: u64,
+        grant: &Grant<'_>,
+        stream: Stream,
+        host: &impl Host,
+        events: &impl Events,
+    ) -> Option<u64> {
+        if grant.share().0 == COMPUTE_OFF || events.is_captured(stream) {
+            return None;
+        }
+        self.mark_late(now, grant, host, events);
+        self.arrive(now);
+        let mut wait = Wait { turn: false, progress: (self.retired(), now) };
+        loop {
+            self.settle(now, grant, events);
+            let nap = match self.step(now, grant, &mut wait, host) {
+                Answer::Go => break,
+                Answer::Wait(nap) => nap,
+            };
+            // What is not marked cannot be seen to end.
+            self.mark(now, grant, host, events);
+            host.sleep(nap.clamp(1, NAP));
+            now = host.now();
+        }
+        self.start(now, grant, stream, events);
+        self.let_go(now, wait.turn);
+        Some(now)
+    }
+
+    /// Whether a launch may go now.
+    fn step(&self, now: u64, grant: &Grant<'_>, wait: &mut Wait, host: &impl Host) -> Answer {
+        let (mode, ppm) = grant.share();
+        if mode == COMPUTE_OFF {
+            return Answer::Go;
+        }
+        let owed = grant.account.owed(now, ppm);
+        if mode == COMPUTE_CAP && owed > 0 {
+            if !self.is_at_work() {
+                if let Some(turn) = grant.turn {
+                    turn.leave();
+                }
+                return Answer::Wait(owed);
+            }
+            if !self.is_stuck(now, wait) {
+                return Answer::Wait(owed.min(AHEAD / 4));
+            }
+        }
+        if self.is_full() && !self.is_stuck(now, wait) {
+            return Answer::Wait((self.average() / 8).clamp(SHORT, AHEAD / 4));
+        }
+        let Some(turn) = grant.turn else { return Answer::Go };
+        match turn.ask(now, |place| host.lives(place)) {
+            Answer::Go => Answer::Go,
+            Answer::Wait(nap) => {
+                wait.turn = true;
+                if now.saturating_sub(grant.account.paid().max(self.since())) >= ENTITLED {
+                    return Answer::Go;
+                }
+                Answer::Wait(nap)
+            }
+        }
+    }
+
+    /// Whether it has waited long enough for kernels to end: as long as several take, or [`PATIENCE`].
+    fn is_stuck(&self, now: u64, wait: &mut Wait) -> bool {
+        let retired = self.retired();
+        if retired != wait.progress.0 {
+            wait.progress = (retired, now);
+        }
+        now.saturating_sub(wait.progress.1) >= PATIENCE.max(self.average().saturating_mul(4))
+    }
+}

@@ -1,0 +1,509 @@
+//! What is under way in one context, and how long it took.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use fgpu_wire::ledger::{CREDIT, Span};
+
+use super::{AHEAD, ENTITLED, Events, Grant, Host, LOOK, MOST, UNKNOWN};
+
+/// Marks that can be under way at a time.
+const MARKS: usize = 64;
+/// Streams whose launches can wait for a mark.
+const NOTES: usize = 32;
+/// Launches of a stream until they are marked.
+const CLOSE: u64 = 16;
+/// What is launched so much later than the launch before is marked at once, nanoseconds.
+const APART: u64 = 25_000;
+/// The longest time between marks while launches go on, nanoseconds.
+const LONG: u64 = 500_000;
+/// A stream that has had no launch for so long may have ended since: it is asked before it is marked.
+const LATE: u64 = 200_000;
+/// How long after its last kernel a lane most likely is idle, beyond what its kernels take on average.
+const SPARE: u64 = 1_000_000;
+/// The longest that it says to be busy.
+const BUSY: u64 = 500_000_000;
+
+/// Where something is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// A stream by its handle; up to 2 that is the legacy default stream.
+    Shared(usize),
+    /// The default stream of the thread that launches. No other thread can name it.
+    OwnThread,
+}
+
+/// A record after launches.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    event: usize,
+    /// How many launches of the lane came before it.
+    launches: u64,
+}
+
+/// What one thread at a time changes. All zeros is the beginning.
+struct State {
+    /// Recorded before the first launch of the time at work; 0: not made yet.
+    start: usize,
+    /// The GPU has not come to `start` yet: the stream waits for something.
+    pending: bool,
+    /// When the time at work began.
+    from: u64,
+    /// How much of it was charged, and what the account said then.
+    charged: u64,
+    before: u64,
+    /// How long after the beginning the latest of the marks that are done was.
+    ended: u64,
+    /// Launches that are behind a mark.
+    covered: u64,
+    /// What this process last told others.
+    busy: u64,
+    /// Marks under way: `count` of them from `first` on.
+    first: usize,
+    count: usize,
+    marks: [Mark; MARKS],
+    /// Events that are not in use.
+    spare: [usize; MARKS],
+    spares: usize,
+}
+
+/// A stream whose launches are not marked yet.
+#[derive(Default)]
+struct Note {
+    /// The stream's handle, or the thread; 0: nobody.
+    key: AtomicUsize,
+    /// Of a thread's: launches since its last mark, and when the last was.
+    launches: AtomicU64,
+    at: AtomicU64,
+}
+
+/// A context's work on its GPU. All zeros is an idle one.
+pub struct Lane {
+    /// Until when launches go without another look, and how many.
+    go_until: AtomicU64,
+    allowed: AtomicI64,
+    at_work: AtomicU32,
+    lock: AtomicU32,
+    launched: AtomicU64,
+    launched_at: AtomicU64,
+    marked: AtomicU64,
+    marked_at: AtomicU64,
+    retired: AtomicU64,
+    /// Nanoseconds of a launch; 0: not known.
+    average: AtomicU64,
+    since: AtomicU64,
+    /// 1: the last launch that came to the gate had to wait for its container's turn.
+    waited: AtomicU32,
+    notes: [Note; NOTES],
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: `state` is reached under `lock` only.
+unsafe impl Sync for Lane {}
+
+/// The state, while the lock is held.
+struct Held<'a>(&'a Lane);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.lock.store(0, Ordering::Release);
+    }
+}
+
+impl Held<'_> {
+    #[expect(clippy::mut_from_ref, reason = "the lock is what makes it the only one")]
+    fn state(&self) -> &mut State {
+        // SAFETY: the lock is held, by this thread and once (it is only tried for), and each function below takes the
+        // state one time.
+        unsafe { &mut *self.0.state.get() }
+    }
+}
+
+impl Stream {
+    fn key(self, host: &impl Host) -> usize {
+        match self {
+            Self::Shared(handle) => handle.max(2),
+            Self::OwnThread => of_thread(host),
+        }
+    }
+}
+
+/// No address has this bit.
+const THREAD: usize = 1 << 63;
+
+fn of_thread(host: &impl Host) -> usize {
+    host.thread() | THREAD
+}
+
+fn is_thread(key: usize) -> bool {
+    key & THREAD != 0
+}
+
+impl Lane {
+    /// Whether a launch may go without another look.
+    #[inline]
+    pub(super) fn may_go(&self, now: u64) -> bool {
+        now < self.go_until.load(Ordering::Relaxed)
+            && self.at_work.load(Ordering::Relaxed) != 0
+            && self.allowed.fetch_sub(1, Ordering::Relaxed) > 0
+    }
+
+    /// Lets launches go until the next look.
+    pub(super) fn let_go(&self, now: u64, waited: bool) {
+        self.waited.store(waited.into(), Ordering::Relaxed);
+        let room = self.window().saturating_sub(self.under_way()).saturating_sub(1);
+        self.allowed.store(room as i64, Ordering::Relaxed);
+        self.go_until.store(now + LOOK, Ordering::Relaxed);
+    }
+
+    /// A launch comes to the gate. After a pause the lane's time counts anew: what it did not want it has not missed.
+    pub(super) fn arrive(&self, now: u64) {
+        if now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) > ENTITLED {
+            self.since.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Since when it has launched without a pause.
+    pub(super) fn since(&self) -> u64 {
+        self.since.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_at_work(&self) -> bool {
+        self.at_work.load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn average(&self) -> u64 {
+        self.average.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn retired(&self) -> u64 {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    fn under_way(&self) -> u64 {
+        self.launched.load(Ordering::Acquire).saturating_sub(self.retired())
+    }
+
+    /// How many launches may be under way.
+    fn window(&self) -> u64 {
+        match self.average() {
+            0 => UNKNOWN,
+            average => (AHEAD / average).clamp(1, MOST),
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.under_way() >= self.window()
+    }
+
+    /// Time that the container had to leave to others is not lost to it as idle time is.
+    fn credit(&self) -> u64 {
+        if self.waited.load(Ordering::Relaxed) == 0 { CREDIT } else { CREDIT + ENTITLED }
+    }
+
+    fn hold(&self) -> Option<Held<'_>> {
+        (self.lock.swap(1, Ordering::Acquire) == 0).then_some(Held(self))
+    }
+
+    /// Begins the time at work, if the lane is idle.
+    pub(super) fn start(&self, now: u64, grant: &Grant<'_>, stream: Stream, events: &impl Events) {
+        if self.is_at_work() {
+            return;
+        }
+        let Some(held) = self.hold() else { return };
+        let state = held.state();
+        if self.is_at_work() {
+            return;
+        }
+        if state.start == 0 {
+            let Some(event) = events.create() else { return };
+            state.start = event;
+        }
+        // In a stream that waits, the work begins when the stream comes to it.
+        let waits = !events.is_idle(stream);
+        if !events.record(state.start, stream) {
+            return;
+        }
+        (state.pending, state.from, state.charged, state.ended) = (waits, now, 0, 0);
+        state.before = grant.account.charged();
+        self.at_work.store(1, Ordering::Release);
+        self.tell(state, grant, now);
+    }
+
+    /// Counts a launch that was let go at `now`.
+    #[inline]
+    pub fn after(&self, now: u64, grant: &Grant<'_>, stream: Stream, host: &impl Host, events: &impl Events) {
+        let (found, is_own_due) = self.note(stream.key(host), now);
+        self.launched.fetch_add(1, Ordering::AcqRel);
+        let apart = now.saturating_sub(self.launched_at.swap(now, Ordering::Relaxed)) >= APART;
+        let since = self.marked.fetch_add(1, Ordering::Relaxed) + 1;
+        let due = apart
+            || is_own_due
+            || !found
+            || since >= CLOSE * 4
+            || (since >= CLOSE && self.is_due(since))
+            || now.saturating_sub(self.marked_at.load(Ordering::Relaxed)) >= LONG;
+        if due {
+            self.mark_with(now, grant, (!found).then_some(stream), false, host, events);
+        }
+    }
+
+    /// Many streams are marked less often: each mark is one record for each of them.
+    #[cold]
+    fn is_due(&self, since: u64) -> bool {
+        let streams = self.notes.iter().filter(|note| note.key.load(Ordering::Relaxed) != 0).count();
+        since >= CLOSE * streams.clamp(1, 4) as u64
+    }
+
+    /// Notes a launch in a stream: whether there was room, and whether it is a thread's that has to be marked now.
+    #[inline]
+    fn note(&self, key: usize, now: u64) -> (bool, bool) {
+        let hash = (key >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 59;
+        for probe in 0..4 {
+            let note = &self.notes[(hash + probe) % NOTES];
+            let is = note.key.load(Ordering::Relaxed);
+            let is_ours = is == key
+                || (is == 0
+                    && match note.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed) {
+                        Ok(_) => true,
+                        Err(now) => now == key,
+                    });
+            if !is_ours {
+                continue;
+            }
+            if !is_thread(key) {
+                return (true, false);
+            }
+            let apart = now.saturating_sub(note.at.swap(now, Ordering::Relaxed)) >= APART;
+            let many = note.launches.fetch_add(1, Ordering::Relaxed) + 1 >= CLOSE;
+            return (true, apart || many);
+        }
+        (false, false)
+    }
+
+    /// Marks what is not marked yet, if there is anything.
+    pub fn mark(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        if self.marked.load(Ordering::Relaxed) != 0 {
+            self.mark_with(now, grant, None, false, host, events);
+        }
+    }
+
+    /// Likewise some time after the last launch: what has ended since is not said to have ended now.
+    pub(super) fn mark_late(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        if self.marked.load(Ordering::Relaxed) != 0
+            && now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= LATE
+        {
+            self.mark_with(now, grant, None, true, host, events);
+        }
+    }
+
+    #[cold]
+    fn mark_with(
+        &self,
+        now: u64,
+        grant: &Grant<'_>,
+        also: Option<Stream>,
+        late: bool,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
+        let Some(held) = self.hold() else { return };
+        let state = held.state();
+        let launches = self.launched.load(Ordering::Acquire);
+        let unmarked = self.marked.swap(0, Ordering::Relaxed);
+        self.marked_at.store(now, Ordering::Relaxed);
+        let own = of_thread(host);
+        let mut recorded = false;
+        let mut left = false;
+        let mut mark = |state: &mut State, stream: Stream| {
+            if late && events.is_idle(stream) {
+                return;
+            }
+            match state.record(launches, stream, events) {
+                true => recorded = true,
+                false => left = true,
+            }
+        };
+        for note in &self.notes {
+            let key = note.key.load(Ordering::Acquire);
+            if key == 0 || (is_thread(key) && key != own) {
+                continue;
+            }
+            note.key.store(0, Ordering::Release);
+            note.launches.store(0, Ordering::Relaxed);
+            mark(state, if key == own { Stream::OwnThread } else { Stream::Shared(key) });
+        }
+        if let Some(stream) = also {
+            mark(state, stream);
+        }
+        state.covered = launches;
+        if late && !recorded && !left && state.count == 0 && !state.pending {
+            // All has ended, at a time that nobody saw.
+            let guess = state.ended.saturating_add(unmarked.saturating_mul(self.average()));
+            state.ended = guess.min(now.saturating_sub(state.from));
+            self.retired.store(launches, Ordering::Release);
+        }
+        self.look(state, now, grant, events);
+    }
+
+    /// Charges what has been worked since the last look.
+    pub fn settle(&self, now: u64, grant: &Grant<'_>, events: &impl Events) {
+        if !self.is_at_work() {
+            return;
+        }
+        if let Some(held) = self.hold() {
+            self.look(held.state(), now, grant, events);
+        }
+    }
+
+    fn look(&self, state: &mut State, now: u64, grant: &Grant<'_>, events: &impl Events) {
+        if !self.is_at_work() {
+            // Nobody saw the beginning: whoever launched found the lane held by another thread.
+            if state.count == 0 {
+                self.retired.store(state.covered, Ordering::Release);
+                return;
+            }
+            (state.pending, state.from, state.charged, state.ended) = (false, now, 0, 0);
+            state.before = grant.account.charged();
+            self.at_work.store(1, Ordering::Release);
+        }
+        if state.pending && state.start != 0 {
+            if !events.is_done(state.start) {
+                self.tell(state, grant, now);
+                return;
+            }
+            (state.pending, state.from) = (false, now);
+        }
+        let length = now.saturating_sub(state.from);
+        while state.count > 0 {
+            let mark = state.marks[state.first % MARKS];
+            if !events.is_done(mark.event) {
+                break;
+            }
+            let ended = events.elapsed(state.start, mark.event).unwrap_or(length);
+            self.retire(state, mark, ended.min(length));
+        }
+        let all_marked = self.launched.load(Ordering::Acquire) <= state.covered;
+        let until = if state.count > 0 { length } else { state.ended };
+        state.charge(until, grant, self.credit());
+        if state.count == 0 && all_marked {
+            self.retired.fetch_max(state.covered, Ordering::AcqRel);
+            self.at_work.store(0, Ordering::Release);
+            if let Some(turn) = grant.turn {
+                state.busy = turn.done(now, state.busy);
+            }
+        } else {
+            self.tell(state, grant, now);
+        }
+    }
+
+    fn retire(&self, state: &mut State, mark: Mark, ended: u64) {
+        state.first = (state.first + 1) % MARKS;
+        state.count -= 1;
+        state.spare[state.spares % MARKS] = mark.event;
+        state.spares += 1;
+        let launches = mark.launches.saturating_sub(self.retired());
+        if launches > 0 && !state.pending {
+            let each = (ended.saturating_sub(state.ended) / launches).max(1);
+            let average = self.average();
+            let next = if average == 0 { each } else { (average * 3 + each) / 4 };
+            self.average.store(next.max(1), Ordering::Relaxed);
+            self.retired.store(mark.launches, Ordering::Release);
+        }
+        state.ended = state.ended.max(ended);
+    }
+
+    /// Tells the other containers how long this one most likely has work on the GPU.
+    fn tell(&self, state: &mut State, grant: &Grant<'_>, now: u64) {
+        if let Some(turn) = grant.turn {
+            let left = self.under_way().saturating_mul(self.average()).saturating_add(SPARE);
+            state.busy = now + left.min(BUSY);
+            turn.busy(state.busy);
+        }
+    }
+
+    /// Before a wait for the GPU: marks what this thread can mark.
+    #[inline]
+    pub fn before_wait(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        if self.marked.load(Ordering::Relaxed) != 0 {
+            self.mark_late(host.now(), grant, host, events);
+            self.mark(host.now(), grant, host, events);
+        }
+    }
+
+    /// A stream is about to end: marks what was launched into it, since no thread may name it any more afterwards.
+    pub fn before_end(&self, stream: usize, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        let key = Stream::Shared(stream).key(host);
+        let is_noted = || self.notes.iter().any(|note| note.key.load(Ordering::Acquire) == key);
+        if is_noted() {
+            self.mark(host.now(), grant, host, events);
+        }
+        // Another thread may be recording in it at this moment; it does not wait for us with its lock held.
+        for _ in 0..1000 {
+            if self.lock.load(Ordering::Acquire) == 0 && !is_noted() {
+                break;
+            }
+            host.sleep(1000);
+            self.mark(host.now(), grant, host, events);
+        }
+    }
+
+    /// The context ends, and its events with it. What was under way is charged up to now.
+    pub fn close(&self, now: u64, grant: &Grant<'_>) {
+        let Some(held) = self.hold() else { return };
+        let state = held.state();
+        if self.is_at_work() && !state.pending {
+            state.charge(now.saturating_sub(state.from), grant, self.credit());
+        }
+        if let Some(turn) = grant.turn {
+            turn.done(now, state.busy);
+        }
+        (state.start, state.count, state.spares, state.pending) = (0, 0, 0, false);
+        state.covered = self.launched.load(Ordering::Acquire);
+        for note in &self.notes {
+            note.key.store(0, Ordering::Release);
+        }
+        self.marked.store(0, Ordering::Relaxed);
+        self.retired.store(state.covered, Ordering::Release);
+        self.at_work.store(0, Ordering::Release);
+    }
+}
+
+impl State {
+    fn record(&mut self, launches: u64, stream: Stream, events: &impl Events) -> bool {
+        if self.count == MARKS {
+            return false;
+        }
+        let event = match self.spares.checked_sub(1) {
+            Some(last) => {
+                self.spares = last;
+                self.spare[last % MARKS]
+            }
+            None => match events.create() {
+                Some(event) => event,
+                None => return false,
+            },
+        };
+        if !events.record(event, stream) {
+            self.spare[self.spares % MARKS] = event;
+            self.spares += 1;
+            return false;
+        }
+        self.marks[(self.first + self.count) % MARKS] = Mark { event, launches };
+        self.count += 1;
+        true
+    }
+
+    /// Charges the time at work up to `until` after its beginning.
+    fn charge(&mut self, until: u64, grant: &Grant<'_>, credit: u64) {
+        let Some(length) = until.checked_sub(self.charged).filter(|&length| length > 0) else { return };
+        let span = Span { from: self.from.saturating_add(self.charged), length, before: self.before };
+        let ppm = grant.share().1;
+        let time = grant.account.charge(span, ppm, credit, grant.ahead());
+        if let Some(turn) = grant.turn {
+            turn.advance(time, ppm);
+        }
+        self.charged = until;
+        self.before = grant.account.charged();
+    }
+}

@@ -1,0 +1,109 @@
+//! The lanes of a process: one for each context in which something was launched.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use fgpu_wire::MAX_GPUS;
+use fgpu_wire::turns::Turn;
+
+use super::{Grant, Lane};
+use crate::mutex::Mutex;
+use crate::process::Process;
+use crate::turns;
+
+/// Contexts of one process that are limited by themselves.
+const LANES: usize = 16;
+/// Of a place's word: it was sought, and there is none.
+const NONE: u32 = u32::MAX;
+
+/// What the limiter knows in this process. All zeros is the beginning; it is not there in a forked child.
+#[repr(C)]
+pub struct Lanes {
+    opening: Mutex,
+    /// By the GPU's number in the grant, the place in the turns file plus 1; 0: not sought yet.
+    places: [AtomicU32; MAX_GPUS],
+    /// Where the turns file is mapped for each GPU.
+    maps: [AtomicUsize; MAX_GPUS],
+    used: AtomicU32,
+    lanes: [Of; LANES],
+}
+
+#[repr(C)]
+struct Of {
+    context: AtomicUsize,
+    gpu: AtomicU32,
+    lane: Lane,
+}
+
+impl Lanes {
+    /// The lane of a context, and the number of its GPU in the grant.
+    #[inline]
+    pub fn find(&self, context: usize) -> Option<(&Lane, usize)> {
+        let used = (self.used.load(Ordering::Acquire) as usize).min(LANES);
+        let of = self.lanes[..used].iter().find(|of| of.context.load(Ordering::Acquire) == context)?;
+        Some((&of.lane, of.gpu.load(Ordering::Relaxed) as usize))
+    }
+
+    /// Likewise, and opens one for a context on GPU number `gpu` if there is none. `None`: no more can be had.
+    #[cold]
+    pub fn open(&self, context: usize, gpu: usize) -> Option<(&Lane, usize)> {
+        let _opening = self.opening.lock();
+        if let Some(found) = self.find(context) {
+            return Some(found);
+        }
+        // One whose context has ended is as good as new.
+        let index = self.lanes.iter().position(|of| of.context.load(Ordering::Acquire) == 0)?;
+        let of = &self.lanes[index];
+        of.gpu.store(gpu as u32, Ordering::Relaxed);
+        of.context.store(context, Ordering::Release);
+        self.used.fetch_max(index as u32 + 1, Ordering::AcqRel);
+        Some((&of.lane, gpu))
+    }
+
+    /// A context has ended.
+    pub fn close(&self, process: &Process, context: usize, now: u64) {
+        let Some((lane, gpu)) = self.find(context) else { return };
+        if let Some(grant) = self.grant(process, gpu) {
+            lane.close(now, &grant);
+        }
+        if let Some(of) = self.lanes.iter().find(|of| of.context.load(Ordering::Acquire) == context) {
+            of.context.store(0, Ordering::Release);
+        }
+    }
+
+    /// What the container may use of a GPU.
+    #[inline]
+    pub fn grant(&self, process: &Process, gpu: usize) -> Option<Grant<'static>> {
+        let account = process.compute(gpu)?;
+        Some(Grant { page: process.limits(), gpu, account, turn: self.turn(process, gpu) })
+    }
+
+    #[inline]
+    fn turn(&self, process: &Process, gpu: usize) -> Option<Turn<'static>> {
+        match self.places.get(gpu)?.load(Ordering::Acquire) {
+            0 => self.join(process, gpu),
+            NONE => None,
+            place => {
+                // SAFETY: set before the place was, and mapped for good.
+                let turns: &fgpu_wire::turns::Turns =
+                    unsafe { &*(self.maps[gpu].load(Ordering::Acquire) as *const fgpu_wire::turns::Turns) };
+                turns.at(place as usize - 1)
+            }
+        }
+    }
+
+    #[cold]
+    fn join(&self, process: &Process, gpu: usize) -> Option<Turn<'static>> {
+        let _opening = self.opening.lock();
+        if self.places[gpu].load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        let limits = process.limits();
+        let turn = limits.read(gpu).and_then(|limit| turns::join(limit.minor, &limits.nonce()));
+        if let Some(turn) = turn {
+            self.maps[gpu].store(core::ptr::from_ref(turn.file()) as usize, Ordering::Release);
+        }
+        let place = turn.map_or(NONE, |turn| turn.place() as u32 + 1);
+        self.places[gpu].store(place, Ordering::Release);
+        turn
+    }
+}

@@ -1,0 +1,8 @@
+//! The limiter on a simulated GPU, under a virtual clock: no test here knows how fast the machine is.
+
+mod accuracy;
+mod contention;
+mod faults;
+mod gpu;
+mod tenant;
+mod world;

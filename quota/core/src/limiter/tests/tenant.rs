@@ -1,0 +1,263 @@
+//! Containers on one GPU, their processes, and what those do all day.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use fgpu_wire::ledger::Compute;
+use fgpu_wire::limits::{self, GpuLimit, Page};
+use fgpu_wire::turns::{Turn, Turns};
+
+use super::world::World;
+use crate::limiter::{Events, Grant, Host, Lane, Stream};
+
+pub(super) const US: u64 = 1_000;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const S: u64 = 1_000_000_000;
+/// What a launch takes the host.
+const LAUNCH: u64 = 5 * US;
+/// By how much a sleep ends late.
+const LATE: u64 = 60 * US;
+/// How long it takes to see that the GPU is done.
+const WAKE: u64 = 15 * US;
+
+pub(super) struct Container {
+    pub(super) page: Page,
+    account: Compute,
+    place: Option<usize>,
+}
+
+pub(super) struct Node {
+    pub(super) world: World,
+    turns: Box<Turns>,
+    pub(super) containers: Vec<Container>,
+    dead: Mutex<BTreeSet<usize>>,
+}
+
+/// What a process does; all without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One large kernel after the other, each waited for.
+    LargeAndWait,
+    /// Small kernels in one stream, never waited for.
+    Small,
+    /// Small kernels in sixteen streams by turns.
+    ManyStreams,
+    /// Graphs of different sizes, a few in advance.
+    Graphs,
+    /// Four threads with default streams of their own, and cooperative kernels that are waited for.
+    Threads,
+}
+
+pub(super) const SHAPES: [Shape; 5] =
+    [Shape::LargeAndWait, Shape::Small, Shape::ManyStreams, Shape::Graphs, Shape::Threads];
+
+fn limit(compute: u8, ppm: u32) -> GpuLimit {
+    GpuLimit { uuid: [1; 16], memory: 1 << 30, cores_ppm: ppm, compute, minor: 0 }
+}
+
+impl Node {
+    /// A node whose GPU is divided among containers: how `cores` is meant, and the share in ppm.
+    pub(super) fn new(shares: &[(u8, u32)]) -> Self {
+        // SAFETY: made of atomics, for which zeros are a value.
+        let mut turns: Box<Turns> = unsafe { Box::new_zeroed().assume_init() };
+        let header = fgpu_wire::turns::encode();
+        // SAFETY: the header is at the start of the file; nobody else has it yet.
+        unsafe { std::ptr::copy(header.as_ptr(), std::ptr::from_mut(&mut *turns).cast(), header.len()) };
+        assert!(turns.is_valid());
+        let containers = shares.iter().enumerate().map(|(number, &(compute, ppm))| {
+            let nonce = [number as u8 + 1; 16];
+            let bytes = limits::encode(&nonce, &[limit(compute, ppm)]);
+            turns.take(number, &nonce);
+            // SAFETY: of the same size, and made of atomics, for which every content is a value.
+            let page = unsafe { std::mem::transmute::<[u8; limits::SIZE], Page>(bytes) };
+            Container { page, account: Compute::new(), place: Some(number) }
+        });
+        let containers = containers.collect();
+        Self { world: World::new(), turns, containers, dead: Mutex::default() }
+    }
+
+    pub(super) fn grant(&self, container: usize) -> Grant<'_> {
+        let container = &self.containers[container];
+        let turn = container.place.and_then(|place| self.turns.at(place));
+        Grant { page: &container.page, gpu: 0, account: &container.account, turn }
+    }
+
+    pub(super) fn turn(&self, container: usize) -> Turn<'_> {
+        self.turns.at(container).unwrap()
+    }
+
+    pub(super) fn charged(&self, container: usize) -> u64 {
+        self.containers[container].account.charged()
+    }
+
+    pub(super) fn end(&self, container: usize) {
+        self.dead.lock().unwrap().insert(container);
+    }
+
+    /// Nanoseconds that a container's kernels ran between two times after the beginning.
+    pub(super) fn time(&self, container: usize, from: u64, to: u64) -> u64 {
+        self.world.lock().gpu.time(container, S + from, S + to)
+    }
+}
+
+/// A process with one context, limited or not.
+pub(super) struct Process {
+    pub(super) node: Arc<Node>,
+    container: usize,
+    process: usize,
+    lane: Box<Lane>,
+    limited: bool,
+    /// Launches so far.
+    pub(super) launches: AtomicU64,
+}
+
+impl Process {
+    pub(super) fn new(node: &Arc<Node>, container: usize, limited: bool) -> Arc<Self> {
+        let process = node.world.lock().gpu.process(container);
+        // SAFETY: zeros are the beginning of a lane.
+        let lane = unsafe { Box::new_zeroed().assume_init() };
+        Arc::new(Self { node: node.clone(), container, process, lane, limited, launches: AtomicU64::new(0) })
+    }
+
+    /// Its kernels are taken off the GPU.
+    pub(super) fn die(&self) {
+        self.node.world.lock().gpu.end(self.process);
+    }
+}
+
+/// A thread of a process.
+pub(super) struct Thread {
+    pub(super) process: Arc<Process>,
+    actor: usize,
+}
+
+impl Host for Thread {
+    fn now(&self) -> u64 {
+        self.process.node.world.now()
+    }
+
+    fn sleep(&self, nanoseconds: u64) {
+        self.process.node.world.sleep(self.actor, nanoseconds + LATE);
+    }
+
+    fn thread(&self) -> usize {
+        self.actor * 2 + 0x1000
+    }
+
+    fn lives(&self, place: usize) -> bool {
+        !self.process.node.dead.lock().unwrap().contains(&place)
+    }
+}
+
+impl Events for Thread {
+    fn create(&self) -> Option<usize> {
+        Some(self.process.node.world.lock().gpu.event())
+    }
+
+    fn record(&self, event: usize, _: Stream) -> bool {
+        self.process.node.world.lock().gpu.record(self.process.process, event);
+        true
+    }
+
+    fn is_done(&self, event: usize) -> bool {
+        self.process.node.world.lock().gpu.came(event).is_some()
+    }
+
+    fn elapsed(&self, from: usize, to: usize) -> Option<u64> {
+        let world = self.process.node.world.lock();
+        world.gpu.came(to)?.checked_sub(world.gpu.came(from)?)
+    }
+
+    fn is_idle(&self, _: Stream) -> bool {
+        self.process.node.world.lock().gpu.left(self.process.process) == 0
+    }
+
+    fn is_captured(&self, _: Stream) -> bool {
+        false
+    }
+}
+
+impl Thread {
+    pub(super) fn new(process: &Arc<Process>, actor: usize) -> Self {
+        Self { process: process.clone(), actor }
+    }
+
+    /// The host computes.
+    pub(super) fn compute(&self, nanoseconds: u64) {
+        self.process.node.world.sleep(self.actor, nanoseconds);
+    }
+
+    pub(super) fn launch(&self, stream: Stream, nanoseconds: u64) {
+        let process = &*self.process;
+        let grant = process.node.grant(process.container);
+        let now = process.limited.then(|| process.lane.before(&grant, stream, self, self)).flatten();
+        self.compute(LAUNCH);
+        process.node.world.lock().gpu.launch(process.process, nanoseconds);
+        process.launches.fetch_add(1, Ordering::Relaxed);
+        if let Some(now) = now {
+            process.lane.after(now, &grant, stream, self, self);
+        }
+    }
+
+    pub(super) fn wait(&self) {
+        let process = &*self.process;
+        let grant = process.node.grant(process.container);
+        if process.limited {
+            process.lane.before_wait(&grant, self, self);
+        }
+        loop {
+            let left = process.node.world.lock().gpu.left(process.process);
+            self.compute(left + WAKE);
+            if left == 0 {
+                break;
+            }
+        }
+        if process.limited {
+            process.lane.settle(self.now(), &grant, self);
+        }
+    }
+
+    /// Works until the clock says so.
+    pub(super) fn work(&self, shape: Shape, until: u64) {
+        let mut round = 0;
+        while self.now() < until {
+            match shape {
+                Shape::LargeAndWait => {
+                    self.launch(Stream::Shared(0), 12 * MS);
+                    self.wait();
+                }
+                Shape::Small => self.launch(Stream::Shared(0), 20 * US),
+                Shape::ManyStreams => self.launch(Stream::Shared(0x1000 + round % 16 * 0x100), 30 * US),
+                Shape::Graphs => self.launch(Stream::Shared(0x2000), [3 * MS, 200 * US, 900 * US][round % 3]),
+                Shape::Threads => {
+                    self.launch(Stream::OwnThread, 400 * US);
+                    if round % 8 == 7 {
+                        self.wait();
+                    }
+                }
+            }
+            // As deep as a driver's queue.
+            while self.process.node.world.lock().gpu.depth(self.process.process) >= 1024 {
+                self.compute(100 * US);
+            }
+            round += 1;
+        }
+    }
+}
+
+/// Starts the threads of a process that works between two times after the beginning.
+pub(super) fn start(
+    process: &Arc<Process>,
+    shape: Shape,
+    from: u64,
+    to: u64,
+) -> Vec<(usize, JoinHandle<()>)> {
+    let threads = if shape == Shape::Threads { 4 } else { 1 };
+    let start = || {
+        let mine = process.clone();
+        process.node.world.actor(S + from, move |actor| Thread::new(&mine, actor).work(shape, S + to))
+    };
+    (0..threads).map(|_| start()).collect()
+}

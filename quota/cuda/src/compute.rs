@@ -1,0 +1,239 @@
+//! SM time: the driver's side of the [limiter].
+//!
+//! Each launch asks the limiter first and tells it afterwards; waits for the GPU and ends of streams and contexts let it
+//! read what has ended. Its events are the driver's, made in the application's context: with the application's streams
+//! they have in common only that they are recorded there. While a thread of ours asks the driver something, it is in the
+//! relaxed capture mode, so that a capture that is under way elsewhere is not disturbed; nothing is recorded in a
+//! stream that is captured.
+//!
+//! [limiter]: fgpu_quota_core::limiter
+
+use core::cell::Cell;
+use core::ffi::{c_int, c_uint};
+use core::ptr::null_mut;
+
+use fgpu_quota_core::limiter::{Events, Grant, Host, Lane, Stream as Where};
+use fgpu_quota_core::process::Process;
+use fgpu_quota_core::{clock, sys, turns};
+use fgpu_wire::limits::COMPUTE_OFF;
+
+use crate::driver::{Context, NOT_READY, Object, Result, SUCCESS, Stream};
+use crate::place;
+use crate::wrapped::real;
+
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: c_int = 2;
+/// `CU_EVENT_DEFAULT`: with timing.
+const TIMED: c_uint = 0;
+
+/// The stream of a call; `own` says that its default stream is the thread's (`_ptsz`).
+pub(crate) fn stream(stream: Stream, own: bool) -> Where {
+    match stream as usize {
+        0 if own => Where::OwnThread,
+        0 => Where::Shared(LEGACY),
+        PER_THREAD => Where::OwnThread,
+        handle => Where::Shared(handle),
+    }
+}
+
+fn handle(stream: Where) -> Stream {
+    let number = match stream {
+        Where::OwnThread => PER_THREAD,
+        Where::Shared(number) if number <= PER_THREAD => LEGACY,
+        Where::Shared(number) => number,
+    };
+    number as Stream
+}
+
+struct System;
+
+impl Host for System {
+    #[inline]
+    fn now(&self) -> u64 {
+        clock::now()
+    }
+
+    fn sleep(&self, nanoseconds: u64) {
+        sys::sleep_nanoseconds(nanoseconds);
+    }
+
+    #[inline]
+    fn thread(&self) -> usize {
+        sys::thread()
+    }
+
+    fn lives(&self, place: usize) -> bool {
+        turns::lives(place)
+    }
+}
+
+/// The driver, asked by this thread in the relaxed capture mode from the first question on.
+#[derive(Default)]
+struct Driver {
+    mode: Cell<Option<c_int>>,
+}
+
+impl Driver {
+    fn relax(&self) {
+        if self.mode.get().is_none() {
+            let mut mode = RELAXED;
+            // SAFETY: the driver exchanges the number for the mode before. One that has no modes has no captures.
+            unsafe { real::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+            self.mode.set(Some(mode));
+        }
+    }
+}
+
+impl Drop for Driver {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.mode.get() {
+            // SAFETY: as in `relax`.
+            unsafe { real::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        }
+    }
+}
+
+impl Events for Driver {
+    fn create(&self) -> Option<usize> {
+        self.relax();
+        let mut event = null_mut();
+        // SAFETY: the driver writes the event.
+        let result = unsafe { real::cuEventCreate(&raw mut event, TIMED) };
+        (result == SUCCESS && !event.is_null()).then_some(event as usize)
+    }
+
+    fn record(&self, event: usize, stream: Where) -> bool {
+        // The legacy stream answers with an error where a record would break somebody's capture.
+        !self.is_captured(stream)
+            // SAFETY: our event; a stream that the application launched into, and has not ended.
+            && unsafe { real::cuEventRecord(event as Object, handle(stream)) } == SUCCESS
+    }
+
+    fn is_done(&self, event: usize) -> bool {
+        self.relax();
+        // What went wrong otherwise is over.
+        // SAFETY: our event.
+        unsafe { real::cuEventQuery(event as Object) != NOT_READY }
+    }
+
+    fn elapsed(&self, from: usize, to: usize) -> Option<u64> {
+        self.relax();
+        let mut milliseconds = 0f32;
+        // SAFETY: our events; the driver writes the number.
+        let result = unsafe { real::cuEventElapsedTime(&raw mut milliseconds, from as Object, to as Object) };
+        (result == SUCCESS && milliseconds >= 0.0).then(|| (f64::from(milliseconds) * 1e6) as u64)
+    }
+
+    fn is_idle(&self, stream: Where) -> bool {
+        self.relax();
+        // SAFETY: as in `record`.
+        unsafe { real::cuStreamQuery(handle(stream)) != NOT_READY }
+    }
+
+    fn is_captured(&self, stream: Where) -> bool {
+        self.relax();
+        let mut status: c_int = 0;
+        // SAFETY: as in `record`; the driver writes the status.
+        let result = unsafe { real::cuStreamIsCapturing(handle(stream), &raw mut status) };
+        result != SUCCESS || status != 0
+    }
+}
+
+/// Whether SM time is limited on any GPU of the grant.
+#[inline]
+fn is_limited(process: &Process) -> bool {
+    let limits = process.limits();
+    (0..limits.gpus()).any(|gpu| limits.compute(gpu).0 != COMPUTE_OFF)
+}
+
+/// The current context's lane and what it may use.
+#[inline]
+fn here(process: &'static Process) -> Option<(&'static Lane, Grant<'static>)> {
+    let mut context: Context = null_mut();
+    // SAFETY: the driver writes the context.
+    if unsafe { real::cuCtxGetCurrent(&raw mut context) } != SUCCESS || context.is_null() {
+        return None;
+    }
+    let lanes = process.lanes()?;
+    let (lane, gpu) = match lanes.find(context as usize) {
+        Some(found) => found,
+        None => lanes.open(context as usize, place::of_context(process).ok()?)?,
+    };
+    Some((lane, lanes.grant(process, gpu)?))
+}
+
+/// A launch into a stream of the current context.
+#[inline]
+pub(crate) fn launch(stream: Where, call: impl FnOnce() -> Result) -> Result {
+    match Process::registered() {
+        Some(process) if is_limited(process) => limited(process, stream, call),
+        _ => call(),
+    }
+}
+
+#[inline]
+fn limited(process: &'static Process, stream: Where, call: impl FnOnce() -> Result) -> Result {
+    let Some((lane, grant)) = here(process).filter(|(_, grant)| grant.share().0 != COMPUTE_OFF) else {
+        return call();
+    };
+    let counted = lane.before(&grant, stream, &System, &Driver::default());
+    let result = call();
+    if result == SUCCESS
+        && let Some(now) = counted
+    {
+        lane.after(now, &grant, stream, &System, &Driver::default());
+    }
+    result
+}
+
+/// A wait for the GPU.
+#[inline]
+pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
+    let known = Process::registered().filter(|process| process.known_lanes().is_some());
+    let Some((lane, grant)) = known.and_then(here) else { return call() };
+    lane.before_wait(&grant, &System, &Driver::default());
+    let result = call();
+    lane.settle(clock::now(), &grant, &Driver::default());
+    result
+}
+
+/// The end of a stream, which may be of another context than the current one.
+fn end_stream(stream: Stream, call: impl FnOnce() -> Result) -> Result {
+    let known = Process::registered().filter(|process| process.known_lanes().is_some());
+    let Some(process) = known.filter(|_| stream as usize > PER_THREAD) else { return call() };
+    let mut context = null_mut();
+    // SAFETY: the application's stream, which the driver is about to end; the driver writes the context.
+    if unsafe { real::cuStreamGetCtx(stream, &raw mut context) } == SUCCESS {
+        place::in_context(context, || {
+            if let Some((lane, grant)) = here(process) {
+                lane.before_end(stream as usize, &grant, &System, &Driver::default());
+            }
+        });
+    }
+    call()
+}
+
+/// A context has ended, or all that was in it.
+pub(crate) fn ended(process: &Process, context: u64) {
+    if let Some(lanes) = process.known_lanes() {
+        lanes.close(process, context as usize, clock::now());
+    }
+}
+
+/// # Safety
+/// As `cuStreamDestroy`.
+pub(crate) unsafe fn destroy_v1(stream: Stream) -> Result {
+    // SAFETY: the caller's promise.
+    end_stream(stream, || unsafe { real::cuStreamDestroy(stream) })
+}
+
+/// # Safety
+/// As `cuStreamDestroy_v2`.
+pub(crate) unsafe fn destroy(stream: Stream) -> Result {
+    // SAFETY: the caller's promise.
+    end_stream(stream, || unsafe { real::cuStreamDestroy_v2(stream) })
+}

@@ -1,0 +1,42 @@
+// launch ROUNDS: the cost of cuLaunchKernel in nanoseconds, in a row and with a wait after each.
+#include "app.h"
+#include <time.h>
+
+int cuDevicePrimaryCtxRetain(void **, int);
+// A driver whose functions are all there has none of these.
+#pragma weak cuModuleLoadData
+#pragma weak cuModuleGetFunction
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+int main(int argc, char **argv) {
+    int rounds = atoi(argv[1]);
+    double row = 1e9, alone = 1e9;
+    void *context, *module, *function = (void *)0x100;
+    u64 nothing = 0, keep;
+    void *arguments[] = {&nothing};
+    check(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+    if (cuModuleLoadData && cuModuleGetFunction)
+        check(cuModuleLoadData(&module, "an image") == 0 && cuModuleGetFunction(&function, module, "spin_ns") == 0);
+    // As any program that computes: it has memory, and so an account.
+    check(cuMemAlloc_v2(&keep, 1024) == 0);
+    // The best of several: what is slower was disturbed.
+    for (int batch = 0; batch < 20; batch++) {
+        double start = now();
+        for (int i = 0; i < rounds; i++)
+            check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL) == 0);
+        double middle = now();
+        check(cuCtxSynchronize() == 0);
+        double again = now();
+        for (int i = 0; i < rounds / 10; i++)
+            check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL) == 0 && cuCtxSynchronize() == 0);
+        double end = now();
+        if ((middle - start) / rounds < row) row = (middle - start) / rounds;
+        if ((end - again) / (rounds / 10) < alone) alone = (end - again) / (rounds / 10);
+    }
+    printf("%.1f %.1f\n", row, alone);
+}

@@ -1,0 +1,96 @@
+// spin SHAPE NANOSECONDS KERNEL: launches kernels of so many nanoseconds each until they are so many in all, in one of these
+// shapes; prints how many nanoseconds of kernels that was, and how many passed. With NANOSECONDS 0 it goes on for ever, from
+// the moment on at which it says "ready".
+//
+//   wait      each kernel is waited for
+//   stream    none is
+//   streams   sixteen streams by turns, which end one after the other
+//   graph     a graph of eight kernels, captured, launched again and again
+//   threads   four threads with per-thread default streams, and cooperative kernels
+//   events    the program waits by asking an event
+#include "app.h"
+#include <pthread.h>
+#include <time.h>
+
+int cuDeviceGet(int *, int);
+int cuEventCreate(void **, unsigned);
+int cuEventRecord(void *, void *);
+int cuEventQuery(void *);
+int cuStreamSynchronize_ptsz(void *);
+int cuGraphLaunch(void *, void *);
+int cuLaunchKernel_ptsz(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+int cuLaunchCooperativeKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **);
+
+static void *context, *spin;
+static u64 kernel, rounds;
+
+static u64 now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000ull + time.tv_nsec;
+}
+
+static int launch(void *stream) {
+    u64 nanoseconds = kernel;
+    void *arguments[] = {&nanoseconds};
+    return cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+}
+
+static void *thread(void *own) {
+    u64 nanoseconds = kernel;
+    void *arguments[] = {&nanoseconds};
+    check(cuCtxSetCurrent(context) == 0);
+    for (u64 i = 0; i < rounds / 4; i++) {
+        if (own) check(cuLaunchKernel_ptsz(spin, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL) == 0);
+        else check(cuLaunchCooperativeKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, arguments) == 0);
+        if (i % 8 == 7) check(own ? cuStreamSynchronize_ptsz(NULL) == 0 : cuCtxSynchronize() == 0);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    check(argc == 4);
+    const char *shape = argv[1];
+    u64 all = strtoull(argv[2], NULL, 0), launched = 0;
+    kernel = strtoull(argv[3], NULL, 0);
+    rounds = all ? all / kernel : ~0ull;
+    void *module;
+    check(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+    check(cuModuleLoadData(&module, "an image") == 0 && cuModuleGetFunction(&spin, module, "spin_ns") == 0);
+    printf("ready\n");
+    fflush(stdout);
+    u64 start = now();
+    if (!strcmp(shape, "wait")) {
+        for (; launched < rounds; launched++) check(launch(NULL) == 0 && cuCtxSynchronize() == 0);
+    } else if (!strcmp(shape, "stream")) {
+        for (; launched < rounds; launched++) check(launch(NULL) == 0);
+    } else if (!strcmp(shape, "streams")) {
+        void *streams[16];
+        for (int i = 0; i < 16; i++) check(cuStreamCreate(&streams[i], 1) == 0);
+        for (; launched < rounds; launched++) check(launch(streams[launched % 16]) == 0);
+        for (int i = 0; i < 16; i++) check(cuStreamDestroy_v2(streams[i]) == 0);
+    } else if (!strcmp(shape, "graph")) {
+        void *stream, *graph, *executable;
+        check(cuStreamCreate(&stream, 1) == 0 && cuStreamBeginCapture_v2(stream, 0) == 0);
+        for (int i = 0; i < 8; i++) check(launch(stream) == 0);
+        check(cuStreamEndCapture(stream, &graph) == 0 && cuGraphInstantiateWithFlags(&executable, graph, 0) == 0);
+        for (; launched < rounds; launched += 8) check(cuGraphLaunch(executable, stream) == 0);
+    } else if (!strcmp(shape, "threads")) {
+        pthread_t threads[4];
+        for (long i = 0; i < 4; i++) check(pthread_create(&threads[i], NULL, thread, (void *)(i % 2)) == 0);
+        for (int i = 0; i < 4; i++) check(pthread_join(threads[i], NULL) == 0);
+        launched = rounds / 4 * 4;
+    } else if (!strcmp(shape, "events")) {
+        void *event;
+        check(cuEventCreate(&event, 0) == 0);
+        for (; launched < rounds; launched++) {
+            check(launch(NULL) == 0 && cuEventRecord(event, NULL) == 0);
+            while (cuEventQuery(event)) usleep(100);
+        }
+    } else {
+        check(!"a shape");
+    }
+    check(cuCtxSynchronize() == 0);
+    printf("%llu %llu\n", launched * kernel, now() - start);
+    return 0;
+}

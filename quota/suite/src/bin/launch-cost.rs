@@ -1,0 +1,30 @@
+//! Prints what cuLaunchKernel costs, without us, with us and no limit of SM time, and with one: over the stand-in driver, whose
+//! launches cost nothing, and over the simulated one. `cargo run --release -p fgpu-quota-suite --bin launch-cost`
+
+use fgpu_quota_suite::{Container, gpu, run};
+use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, COMPUTE_SHARE, GpuLimit};
+
+fn main() {
+    type Make = fn(&[GpuLimit]) -> Container;
+    let drivers: [(&str, Make, u32); 2] = [
+        ("stand-in", Container::new, 200_000),
+        ("simulated", |gpus| Container::simulated(gpus, 40 << 20), 2_000),
+    ];
+    for (driver, make, rounds) in drivers {
+        let measure = |compute: u8, library: &str| {
+            let container = make(&[GpuLimit { compute, cores_ppm: 1_000_000, ..gpu(0, 200) }]);
+            let program = container.program("launch", &["libcuda.so.1"], &[]);
+            let mut command = container.command(&program);
+            run(command.arg(rounds.to_string()).env("LD_LIBRARY_PATH", container.path(library)))
+        };
+        println!("{driver}, ns of a launch in a row, and of one with a wait:");
+        for (what, compute, library) in [
+            ("without", COMPUTE_OFF, "fgpu/driver"),
+            ("off", COMPUTE_OFF, "lib"),
+            ("cap", COMPUTE_CAP, "lib"),
+            ("share", COMPUTE_SHARE, "lib"),
+        ] {
+            print!("  {what:8} {}", measure(compute, library));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! GPU time: what a container has used of one GPU's multiprocessors, and until when that is paid for.
+//!
+//! ```text
+//!  0  charged  8  nanoseconds for which the container's kernels were at work, ever
+//!  8  paid     8  CLOCK_MONOTONIC nanoseconds: used time divided by the share reaches up to here
+//! 16  share    8  ppm at which `paid` is reckoned; 0: nobody has looked yet
+//! 24  reserved
+//! ```
+//!
+//! Every word changes by one compare-and-swap and says something by itself, so there is no lock here, and a process that
+//! dies between two of them leaves at most one of its bursts unpaid.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Time that a container left unused is not saved up, but for so much of it (nanoseconds on the clock): else whoever
+/// starts his kernels a little late, as a sleep always ends late, could never catch up.
+pub const CREDIT: u64 = 10_000_000;
+
+const WHOLE: u64 = 1_000_000;
+
+/// One GPU's account.
+#[repr(C)]
+pub struct Compute {
+    charged: AtomicU64,
+    paid: AtomicU64,
+    share: AtomicU64,
+    reserved: [AtomicU64; 29],
+}
+
+/// A time for which kernels of one process were at work, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// When it began (CLOCK_MONOTONIC).
+    pub from: u64,
+    /// How long it was.
+    pub length: u64,
+    /// What [`Compute::charged`] said when it began.
+    pub before: u64,
+}
+
+/// `time` of a GPU as time on the clock at a share of `ppm`, nanoseconds.
+pub const fn at_share(time: u64, ppm: u32) -> u64 {
+    let ppm = if ppm == 0 { 1 } else { ppm as u64 };
+    (time / ppm).saturating_mul(WHOLE).saturating_add(time % ppm * WHOLE / ppm)
+}
+
+impl Default for Compute {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Compute {
+    /// An account of which nothing is used, as zeros are.
+    pub const fn new() -> Self {
+        Self {
+            charged: AtomicU64::new(0),
+            paid: AtomicU64::new(0),
+            share: AtomicU64::new(0),
+            reserved: [const { AtomicU64::new(0) }; 29],
+        }
+    }
+
+    /// Nanoseconds of GPU time that the container has used, ever.
+    pub fn charged(&self) -> u64 {
+        self.charged.load(Ordering::Acquire)
+    }
+
+    /// Until when what was used is paid for, CLOCK_MONOTONIC nanoseconds.
+    pub fn paid(&self) -> u64 {
+        self.paid.load(Ordering::Acquire)
+    }
+
+    /// Charges the part of a span that no other process of the container was charged for meanwhile: kernels of several
+    /// processes take turns on a GPU, so the container has used their union and not their sum. Gives what was charged.
+    ///
+    /// With a share of `ppm`, `paid` moves on by that time divided by the share, from at most `credit` before the span's
+    /// beginning, and not further than `ahead` beyond its end (nanoseconds).
+    pub fn charge(&self, span: Span, ppm: u32, credit: u64, ahead: u64) -> u64 {
+        let mut charged = self.charged();
+        let time = loop {
+            let time = span.length.saturating_sub(charged.wrapping_sub(span.before));
+            let next = charged.wrapping_add(time);
+            match self.charged.compare_exchange_weak(charged, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break time,
+                Err(now) => charged = now,
+            }
+        };
+        let end = span.from.saturating_add(span.length).saturating_add(ahead);
+        let pay = |paid: u64| {
+            let next = paid.max(span.from.saturating_sub(credit)).saturating_add(at_share(time, ppm));
+            Some(next.min(end.max(paid)))
+        };
+        let _ = self.paid.fetch_update(Ordering::AcqRel, Ordering::Acquire, pay);
+        time
+    }
+
+    /// How long from `now` on the container has to do nothing until what it used is paid for, at a share of `ppm`. What is
+    /// owed is GPU time: a new share changes how long that takes.
+    pub fn owed(&self, now: u64, ppm: u32) -> u64 {
+        let old = self.share.load(Ordering::Acquire);
+        let new = u64::from(ppm.max(1));
+        if old != new
+            && self.share.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            && old != 0
+        {
+            let rescale = |paid: u64| {
+                let owed = paid.checked_sub(now)?;
+                Some(now.saturating_add((u128::from(owed) * u128::from(old) / u128::from(new)) as u64))
+            };
+            let _ = self.paid.fetch_update(Ordering::AcqRel, Ordering::Acquire, rescale);
+        }
+        self.paid().saturating_sub(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_quarter_waits_three_times_as_long_as_it_worked() {
+        let account = Compute::new();
+        let span = Span { from: 1000 * MS, length: 100 * MS, before: 0 };
+        assert_eq!(account.charge(span, 250_000, CREDIT, u64::MAX), 100 * MS);
+        assert_eq!(account.owed(1100 * MS, 250_000), 300 * MS - CREDIT);
+        assert_eq!(account.owed(1400 * MS, 250_000), 0);
+    }
+
+    #[test]
+    fn spans_of_several_processes_count_once() {
+        let account = Compute::new();
+        // Both from 0 to 100; a third worked in the middle of it.
+        let whole = Span { from: 0, length: 100, before: account.charged() };
+        assert_eq!(account.charge(Span { from: 40, length: 20, before: 0 }, 500_000, CREDIT, u64::MAX), 20);
+        assert_eq!(account.charge(whole, 500_000, CREDIT, u64::MAX), 80);
+        assert_eq!(account.charge(whole, 500_000, CREDIT, u64::MAX), 0);
+        assert_eq!(account.charged(), 100);
+    }
+
+    #[test]
+    fn idle_time_is_not_saved_up() {
+        let account = Compute::new();
+        account.charge(Span { from: 0, length: MS, before: 0 }, 100_000, CREDIT, u64::MAX);
+        let late = Span { from: 60_000 * MS, length: 10 * MS, before: account.charged() };
+        account.charge(late, 100_000, CREDIT, u64::MAX);
+        assert_eq!(account.owed(60_010 * MS, 100_000), 90 * MS - CREDIT);
+    }
+
+    #[test]
+    fn a_new_share_changes_how_long_the_debt_takes() {
+        let account = Compute::new();
+        assert_eq!(account.owed(MS, 100_000), 0);
+        account.charge(Span { from: 1000 * MS, length: 101 * MS, before: 0 }, 100_000, CREDIT, u64::MAX);
+        assert_eq!(account.owed(1100 * MS, 100_000), 900 * MS);
+        assert_eq!(account.owed(1100 * MS, 1_000_000), 90 * MS);
+        assert_eq!(account.owed(1100 * MS, 500_000), 180 * MS);
+    }
+
+    #[test]
+    fn who_uses_idle_time_does_not_pay_for_it_later() {
+        let account = Compute::new();
+        account.charge(Span { from: 0, length: 10_000 * MS, before: 0 }, 100_000, CREDIT, 100 * MS);
+        assert_eq!(account.owed(10_000 * MS, 100_000), 100 * MS);
+    }
+
+    #[test]
+    fn shares_are_divided_by_without_overflow() {
+        assert_eq!(at_share(1 << 50, 1_000_000), 1 << 50);
+        assert_eq!(at_share(3, 333_333), 9);
+        assert_eq!(at_share(u64::MAX, 1), u64::MAX);
+        assert_eq!(at_share(5, 0), 5_000_000);
+    }
+}
