@@ -22,8 +22,8 @@ pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
 pub use mig::{MigInstance, MigPlacement, MigProfile, MigSlice, MigStage};
 pub use plan::{Mount, Node, Plan, Poststop};
 pub use request::{
-    ALIAS_MARKS, Defaults, Filter, Isolation, MemoryAsk, Policy, Request, Vocabulary, annotations_from_env,
-    container_name, is_sandbox, opts_out, parse_memory, parse_wait,
+    ALIAS_MARKS, Defaults, Filter, Isolation, KeyReference, MemoryAsk, Policy, Request, Vocabulary,
+    annotations_from_env, container_name, is_sandbox, key_reference, opts_out, parse_memory, parse_wait,
 };
 pub use show::shown;
 pub use topology::{Link, Path, Topology};

@@ -42,11 +42,13 @@ use crate::Compute;
 mod alias;
 mod key;
 mod number;
+mod reference;
 mod rules;
 mod word;
 
 pub use alias::{ALIAS_MARKS, Vocabulary};
 pub use key::{annotations_from_env, container_name, is_sandbox, opts_out};
+pub use reference::{KeyReference, key_reference};
 
 /// How GPUs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

@@ -49,6 +49,11 @@ impl Key {
         ("owner", Key::Owner),
     ];
 
+    /// Every key, in the order of the documentation.
+    pub(super) fn every() -> impl Iterator<Item = Key> {
+        Self::ALL.into_iter().map(|(_, key)| key)
+    }
+
     /// The key without its prefix.
     pub(super) fn name(self) -> &'static str {
         Self::ALL.get(self as usize).map_or("memory", |(name, _)| name)
