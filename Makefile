@@ -1,6 +1,8 @@
 # make          build everything
 # make install  DESTDIR= PREFIX=/usr
 # make demo     a quarter of a GPU with docker, in a lab of its own (root)
+# make packages .deb and .rpm in target/packages (cargo-deb, cargo-generate-rpm, cargo-zigbuild: docs/contributing.md)
+# make docs     the generated pages of docs/
 # make test     lints, unit tests, and real Docker, containerd, runc and crun in the lab (root)
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make bench    measurements for BENCHMARKS.md (root)
@@ -15,33 +17,70 @@ STATIC  := target/$(HOST)/release
 # The front ends are in the way of every container: static, so that the loader has nothing to do, no library of
 # the host is needed and no variable of the caller's is heard.
 STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
+# The oldest C library that `fgpu` is to run on, 2.28 (RHEL 8, below Debian 11) for packages: it loads NVML, so it cannot be
+# static. Needs cargo-zigbuild; empty: this machine's.
+GLIBC   ?=
+# In a folder of its own: cargo does not tell the static programs' dependencies from these and would build each anew in turns.
+DYNAMIC := target/dynamic
+BUILD_FGPU := $(if $(GLIBC),zigbuild --target $(HOST).$(GLIBC),build --target $(HOST)) --target-dir $(DYNAMIC)
+# The same sources are the same bytes, wherever they lie.
+REMAP   := --remap-path-prefix=$(CURDIR)=/usr/src/fgpu --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/usr/src/cargo
+GENERATED := target/generated
 
-.PHONY: all host quota simulated install lab-tree lint deny unit lab test demo bench gpu-kit clean
+.PHONY: all host quota generated simulated install packages package-tests reproduce docs lab-tree lint deny unit lab test demo bench gpu-kit clean
 
 all: host quota
 
 host:
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked --target $(HOST) -p fgpu-hook -p fgpu-shim
-	$(CARGO) build --release --locked -p fgpu
+	RUSTFLAGS="-C target-feature=+crt-static $(REMAP)" $(CARGO) build --release --locked --target $(HOST) -p fgpu-hook -p fgpu-shim
+	RUSTFLAGS="$(REMAP)" $(CARGO) $(BUILD_FGPU) --release --locked -p fgpu
 
 quota:
-	cd quota && $(CARGO) build --release --locked -p fgpu-quota-cuda -p fgpu-quota-nvml
+	cd quota && RUSTFLAGS="$(REMAP)" $(CARGO) build --release --locked -p fgpu-quota-cuda -p fgpu-quota-nvml
+
+# Man pages and completions.
+generated:
+	rm -rf $(GENERATED)
+	$(CARGO) run --quiet --locked -p fgpu-packaging -- $(GENERATED)
+	find $(GENERATED)/share/man -type f -exec gzip -9n {} +
 
 simulated:
 	cd tests/driver && $(CARGO) build --release --locked
 
-install: all
+install: all generated
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/fgpu
-	install -m 0755 $(addprefix $(STATIC)/,$(STATIC_PROGRAMS)) target/release/fgpu $(DESTDIR)$(PREFIX)/bin
+	install -m 0755 $(addprefix $(STATIC)/,$(STATIC_PROGRAMS)) $(DYNAMIC)/$(HOST)/release/fgpu $(DESTDIR)$(PREFIX)/bin
 	install -m 0644 quota/target/release/libfgpu_cuda.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-cuda.so
 	install -m 0644 quota/target/release/libfgpu_nvml.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-nvml.so
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system packaging/systemd/*
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/*
+	cp -R $(GENERATED)/share $(DESTDIR)$(PREFIX)
 ifeq ($(PREFIX),/usr)
 	# These name /usr/bin/fgpu-hook, and the engines read this directory only. Elsewhere: `fgpu setup podman|crio`.
 	install -D -m 0644 -t $(DESTDIR)/usr/share/containers/oci/hooks.d packaging/hooks.d/*.json
 	install -D -m 0644 -t $(DESTDIR)/usr/share/fgpu/hooks.d/precreate packaging/hooks.d/precreate/*.json
 endif
+
+PACKAGES := target/packages
+
+packages:
+	rm -rf $(PACKAGES)
+	$(MAKE) install DESTDIR=$(PACKAGES)/root PREFIX=/usr GLIBC=2.28
+	# Debian and Fedora ship programs without symbols; cargo's are kept for the backtraces of everybody else.
+	strip --strip-all -R .comment -R .note $(addprefix $(PACKAGES)/root/usr/bin/,$(STATIC_PROGRAMS) fgpu)
+	strip --strip-unneeded -R .comment -R .note $(PACKAGES)/root/usr/lib/fgpu/*.so
+	packaging/build
+
+# Needs dpkg, rpm, lintian and rpmlint.
+package-tests:
+	$(CARGO) test --locked -p fgpu-lab --test packages
+
+# Builds the tree once more, in another folder, and compares the packages.
+reproduce: packages
+	packaging/reproduce
+
+docs:
+	$(CARGO) run --quiet --locked -p fgpu-packaging -- --docs docs
 
 lint:
 	$(CARGO) fmt --all --check
@@ -75,7 +114,7 @@ lab-tree: simulated
 lab: lab-tree
 	$(CARGO) test --locked -p fgpu-lab --test lab -- $(LAB)
 
-test: lint unit lab
+test: lint unit packages package-tests lab
 
 demo: lab-tree
 	tests/lab/demo

@@ -1,0 +1,121 @@
+//! The documentation says what the programs do: generated pages are as the generator writes them, lists are complete, links
+//! lead somewhere. That its code blocks run is tested in the lab (tests/lab/suite/docs.rs).
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy.toml's allow-unwrap-in-tests does not reach the helpers of a test"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fgpu_hook::config::Config;
+use fgpu_packaging::{annotations, config, man};
+use fgpu_spec::Code;
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(top().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn generated_pages_are_up_to_date() {
+    for (name, page) in [(annotations::PAGE, annotations::page()), (config::PAGE, config::page())] {
+        assert!(read(&format!("docs/{name}")) == page, "docs/{name} is not what `make docs` writes");
+    }
+}
+
+#[test]
+fn every_error_code_has_a_section() {
+    let page = read("docs/troubleshooting.md");
+    let sections =
+        page.lines().filter_map(|line| line.strip_prefix("## ")).take_while(|name| !name.contains(' '));
+    assert_eq!(sections.collect::<Vec<_>>(), Code::ALL.map(Code::as_str));
+}
+
+#[test]
+fn readme_names_every_annotation() {
+    let readme = read("README.md");
+    for reference in fgpu_spec::key_reference() {
+        assert!(readme.contains(&format!("`{}`", reference.key)), "{}", reference.key);
+    }
+}
+
+/// The shipped file with every setting taken out of its comment.
+fn uncommented() -> String {
+    let is_setting = |rest: &str| {
+        rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
+    };
+    let line = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if is_setting(rest) => format!("{rest}\n"),
+        _ => format!("{line}\n"),
+    };
+    config::FILE.lines().map(line).collect()
+}
+
+fn load(text: &str) -> Result<Config, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    fs::write(&path, text).unwrap();
+    Config::load_from(&path).map_err(|error| error.message)
+}
+
+#[test]
+fn the_shipped_configuration_changes_nothing_and_names_every_key() {
+    assert_eq!(load(config::FILE), Ok(Config::default()));
+    let all = uncommented();
+    assert!(load(&all).is_ok(), "{:?}\n{all}", load(&all));
+    // For a key that it does not know the parser names all that it knows, table by table.
+    let settings = config::settings();
+    let tables: BTreeSet<_> = settings.iter().map(|setting| setting.table.as_str()).collect();
+    for table in &tables {
+        let error = load(&format!("{table}\nno-such-key = 1\n")).unwrap_err();
+        let known: BTreeSet<_> = error.split('`').skip(3).step_by(2).map(str::to_owned).collect();
+        assert!(!known.is_empty(), "{error}");
+        let here = settings.iter().filter(|setting| setting.table == *table);
+        let shipped: BTreeSet<_> = here.map(|setting| setting.key.clone()).collect();
+        // A table is shown by its keys.
+        let is_table = |key: &str| tables.iter().any(|name| name.trim_start_matches('[').starts_with(key));
+        let missing: Vec<_> = known.difference(&shipped).filter(|key| !is_table(key)).collect();
+        assert_eq!(missing, Vec::<&String>::new(), "not in packaging/config.toml, table {table:?}");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let pages = fs::read_dir(top().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    for page in pages.chain([top().join("README.md")]) {
+        let text = fs::read_to_string(&page).unwrap();
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|target| !target.contains("://") && !target.starts_with('#')) {
+            let path = page.parent().unwrap().join(target.split('#').next().unwrap());
+            assert!(path.exists(), "{}: {target}", page.display());
+        }
+    }
+}
+
+/// What `man` and `apropos` need of a page.
+#[test]
+fn man_pages_are_well_formed() {
+    let pages = man::pages(&fgpu::command()).unwrap();
+    let names: BTreeSet<_> =
+        pages.iter().map(|(path, _)| path.rsplit('/').next().unwrap().to_owned()).collect();
+    assert_eq!(names.len(), pages.len());
+    for name in ["fgpu.1", "fgpu-run.1", "fgpu-setup.1", "fgpu-config.5", "fgpu-annotations.7", "fgpu-hook.8"]
+    {
+        assert!(names.contains(name), "{name} of {names:?}");
+    }
+    for (path, text) in &pages {
+        let name = path.rsplit('/').next().unwrap();
+        let (title, section) = name.rsplit_once('.').unwrap();
+        let head = text.lines().find(|line| line.starts_with(".TH ")).unwrap_or_else(|| panic!("{path}"));
+        assert!(head.starts_with(&format!(".TH {title} {section} ")), "{path}: {head}");
+        assert!(text.contains("NAME\n") && text.contains(title), "{path}");
+        assert!(text.contains(".SH \"SEE ALSO\"") || text.contains(".SH SEE ALSO"), "{path}");
+    }
+}
