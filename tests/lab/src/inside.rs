@@ -31,22 +31,29 @@ pub struct Test {
     pub body: Body,
     /// Whether it needs nothing of fgpu: then it proves the lab itself.
     pub baseline: bool,
+    /// Whether it is for the environments that have only packages.
+    pub packaged: bool,
 }
 
 impl Test {
     /// A test of the lab itself.
     pub const fn baseline(name: &'static str, run: fn()) -> Self {
-        Self { name, body: Body::Plain(run), baseline: true }
+        Self { name, body: Body::Plain(run), baseline: true, packaged: false }
+    }
+
+    /// A test of the packages: it runs where fgpu is not installed, and leaves it so.
+    pub const fn packaged(name: &'static str, run: fn()) -> Self {
+        Self { name, body: Body::Plain(run), baseline: false, packaged: true }
     }
 
     /// A test that runs once.
     pub const fn once(name: &'static str, run: fn()) -> Self {
-        Self { name, body: Body::Plain(run), baseline: false }
+        Self { name, body: Body::Plain(run), baseline: false, packaged: false }
     }
 
     /// A test that runs for each front end.
     pub const fn both(name: &'static str, run: fn(FrontEnd)) -> Self {
-        Self { name, body: Body::Both(run), baseline: false }
+        Self { name, body: Body::Both(run), baseline: false, packaged: false }
     }
 
     /// The full names of the tests that this one stands for, with what each runs.
@@ -102,7 +109,7 @@ fn failure(tests: &[Test], name: &str) -> Option<String> {
     let Some((test, front_end)) = tests.iter().find_map(case) else {
         return Some(format!("there is no test {name}"));
     };
-    if !test.baseline && fs::metadata("/usr/bin/fgpu").is_err() {
+    if !test.baseline && !test.packaged && fs::metadata("/usr/bin/fgpu").is_err() {
         return Some(
             "fgpu is not installed in the environment: see FGPU_INSTALL in tests/lab/README.md".to_owned(),
         );

@@ -20,21 +20,40 @@ pub struct Environment {
     pub suite: &'static str,
     /// `v1` or `v2`.
     pub cgroup: &'static str,
+    /// What there is of fgpu.
+    pub fgpu: Fgpu,
 }
 
+/// What an environment has of fgpu when it is entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fgpu {
+    /// It is installed and configured.
+    Installed,
+    /// Nothing but the packages of `make packages`, in [`PACKAGES`].
+    Packages,
+}
+
+/// Where an environment has the packages.
+pub const PACKAGES: &str = "/opt/packages";
+
 impl Environment {
-    /// All of them.
-    pub const ALL: [Environment; 4] = [
-        Environment { suite: "trixie", cgroup: "v2" },
-        Environment { suite: "forky", cgroup: "v1" },
-        Environment { suite: "trixie", cgroup: "v1" },
-        Environment { suite: "forky", cgroup: "v2" },
+    /// All of them; each two run side by side.
+    pub const ALL: [Environment; 6] = [
+        Environment { suite: "trixie", cgroup: "v2", fgpu: Fgpu::Packages },
+        Environment { suite: "forky", cgroup: "v2", fgpu: Fgpu::Packages },
+        Environment { suite: "trixie", cgroup: "v2", fgpu: Fgpu::Installed },
+        Environment { suite: "forky", cgroup: "v1", fgpu: Fgpu::Installed },
+        Environment { suite: "trixie", cgroup: "v1", fgpu: Fgpu::Installed },
+        Environment { suite: "forky", cgroup: "v2", fgpu: Fgpu::Installed },
     ];
 }
 
 impl fmt::Display for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.suite, self.cgroup)
+        match self.fgpu {
+            Fgpu::Installed => write!(f, "{}-{}", self.suite, self.cgroup),
+            Fgpu::Packages => write!(f, "{}-packages", self.suite),
+        }
     }
 }
 
@@ -115,8 +134,15 @@ impl Visit {
     fn begin(environment: Environment) -> Result<Self, String> {
         let fail = |error: &dyn fmt::Display| format!("cannot enter {environment}: {error}");
         let program = std::env::current_exe().map_err(|error| fail(&error))?;
-        let mut child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/enter"))
-            .args([environment.suite, environment.cgroup, "--bind"])
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/enter"));
+        command.args([environment.suite, environment.cgroup]);
+        if environment.fgpu == Fgpu::Packages {
+            let packages = std::env::var_os("FGPU_PACKAGES")
+                .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/packages").into());
+            command.env("FGPU_INSTALL", "/nowhere").arg("--bind").arg(packages).arg(PACKAGES);
+        }
+        let mut child = command
+            .arg("--bind")
             .arg(program)
             .args([PROGRAM, "--", PROGRAM, INSIDE])
             .stdin(Stdio::piped())

@@ -104,7 +104,7 @@ pub fn remove_all() {
 
 /// Brings an image of the lab into Podman, once.
 #[track_caller]
-fn load(image: &str) {
+pub fn load(image: &str) {
     static LOADED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if loaded.get_or_insert_default().insert(image.to_owned()) {

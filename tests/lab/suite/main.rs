@@ -4,13 +4,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use fgpu_lab::inside::{Test, serve};
-use fgpu_lab::outside::{Environment, INSIDE, Room};
+use fgpu_lab::outside::{Environment, Fgpu, INSIDE, Room};
 use libtest_mimic::{Arguments, Trial};
 
 mod baseline;
 mod capacity;
 mod containerd;
 mod crowd;
+mod docs;
 mod ends;
 mod events;
 mod hook;
@@ -22,6 +23,7 @@ mod hook_systemd;
 mod hook_user;
 mod limit;
 mod malformed;
+mod packages;
 mod podman;
 mod resize;
 mod run;
@@ -51,6 +53,8 @@ fn tests() -> Vec<Test> {
         resize::TESTS,
         run::TESTS,
         crowd::TESTS,
+        packages::TESTS,
+        docs::TESTS,
     ]
     .concat()
 }
@@ -74,13 +78,16 @@ fn main() -> ExitCode {
 /// Each test in each environment, but only those that the arguments select: the last one of an environment
 /// takes its room with it.
 fn trials(arguments: &Arguments) -> Vec<Trial> {
-    let names: Vec<_> = tests().iter().flat_map(Test::cases).map(|(name, _)| name).collect();
+    let names = |packaged| -> Vec<String> {
+        let tests = tests().into_iter().filter(|test| test.packaged == packaged);
+        tests.flat_map(|test| test.cases()).map(|(name, _)| name).collect()
+    };
     let mut trials = Vec::new();
     // Alternating between two environments keeps both threads at work.
     for pair in Environment::ALL.chunks(2) {
         let rooms: Vec<_> =
             pair.iter().map(|environment| (environment, Arc::new(Room::new(*environment)))).collect();
-        for name in &names {
+        for name in &names(pair[0].fgpu == Fgpu::Packages) {
             for (environment, room) in &rooms {
                 let (name, room, environment) = (name.clone(), Arc::clone(room), **environment);
                 let full = format!("{environment}::{name}");
