@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::{driver, resize, run, setup, share, status};
+use crate::{doctor, driver, resize, run, setup, share, status};
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -16,12 +16,14 @@ Examples:
   fgpu status                        who holds what; --watch draws it again and again
   fgpu explain fraction=0.25         what such a container would get now, and why not
   fgpu explain memory=8Gi cores=30% model=a100
+  fgpu doctor                        what is in the way, and the commands that mend it
   fgpu inventory --refresh           after GPUs or driver files were changed on a running node
 
 Exit codes:
   0  done; for `explain`: the request would be granted
   1  refused or failed: stderr has one line `fgpu: CODE: MESSAGE`; the codes never change
-  2  wrong usage";
+  2  wrong usage
+  3  `doctor` found warnings and no errors";
 
 /// A fraction of an NVIDIA GPU for a container.
 ///
@@ -140,6 +142,13 @@ pub(crate) enum Command {
         force: bool,
     },
 
+    /// Find out why containers do not get their share, and what to do about it
+    ///
+    /// Looks at the driver, its device nodes, the kernel, the container engines and their versions, fgpu's own files, and
+    /// others that hand out the same GPUs. Nothing is changed. Root sees more.
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(doctor::Arguments),
+
     /// Make or undo the driver's part of a grant; the front ends run it
     #[command(hide = true)]
     Driver(driver::Arguments),
@@ -167,6 +176,20 @@ Examples:
   fgpu setup docker --undo
 
 A file that cannot be understood is an error that names its line, and nothing is changed.";
+
+const DOCTOR_HELP: &str = "\
+Examples:
+  fgpu doctor
+  fgpu doctor --report > report.txt  for a bug report; look through it before you send it
+  fgpu doctor --root /host           from a debugging pod
+
+Exit codes:
+  0  nothing is wrong
+  1  there are errors: containers do not get their share, or it is not held
+  3  there are warnings only
+
+JSON: { schema, findings: [{ check, severity: \"error\"|\"warning\", what, mend: [] }], fine: [] }
+The names in `check` never change.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:

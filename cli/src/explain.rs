@@ -29,7 +29,7 @@ pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) 
     let explanation = store.explain(&inventory, &node.config.rules(), &request, &tiers)?;
     let answer = answer(&request, explanation.tier, &inventory, &explanation);
     let text = if as_json { json(&answer)? } else { text(&answer) };
-    Ok(Output { text, warnings: Vec::new(), failure: explanation.error })
+    Ok(Output { text, failure: explanation.error, ..Output::default() })
 }
 
 /// The annotation of this name: other systems' have no prefix of ours, where they are understood.

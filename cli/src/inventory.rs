@@ -26,7 +26,7 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
         (node.inventory()?, Vec::new())
     };
     let text = if as_json { json(&inventory)? } else { text(&inventory, node.config.reserve_memory) };
-    Ok(Output { text, warnings, failure: None })
+    Ok(Output { text, warnings, ..Output::default() })
 }
 
 fn left_out(gpu: &Unusable) -> String {
@@ -58,7 +58,7 @@ pub(crate) fn hold(libcuda: &Path) -> Result<Output, Error> {
         println!("{reason}");
         Error::new(Code::DriverError, reason)
     })?;
-    Ok(Output { text: String::new(), warnings: Vec::new(), failure: None })
+    Ok(Output::default())
 }
 
 fn text(inventory: &Inventory, reserve: u64) -> String {

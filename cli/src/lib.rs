@@ -4,6 +4,7 @@
 
 mod arguments;
 mod bar;
+mod doctor;
 mod driver;
 mod explain;
 mod inventory;
@@ -56,6 +57,9 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
     if let Command::Setup(arguments) = &arguments.command {
         return setup::run(arguments);
     }
+    if let Command::Doctor(doctor) = &arguments.command {
+        return doctor::run(arguments.config.as_deref(), doctor);
+    }
     // Its parent has read the configuration.
     if let Command::HoldContext { libcuda } = &arguments.command {
         return inventory::hold(libcuda);
@@ -63,6 +67,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
     let node = Node::configured(arguments.config.as_deref())?;
     match &arguments.command {
         Command::Setup(arguments) => setup::run(arguments),
+        Command::Doctor(doctor) => doctor::run(arguments.config.as_deref(), doctor),
         Command::HoldContext { libcuda } => inventory::hold(libcuda),
         Command::Driver(arguments) => driver::run(arguments).map(|_| String::new().into()),
         // Ends as the command did.

@@ -15,6 +15,8 @@ pub(crate) struct Output {
     pub(crate) warnings: Vec<String>,
     /// An answer that is a refusal: `text` is printed, then this, and the exit code is 1.
     pub(crate) failure: Option<Error>,
+    /// The exit code of an answer that is no failure; 0 unless it says otherwise.
+    pub(crate) code: Option<u8>,
 }
 
 impl From<String> for Output {
@@ -26,7 +28,7 @@ impl From<String> for Output {
 /// Prints the outcome of a command and turns it into the exit code: 0 or 1.
 pub(crate) fn finish(outcome: Result<Output, Error>) -> ExitCode {
     let output = outcome.unwrap_or_else(|failure| Output { failure: Some(failure), ..Output::default() });
-    let mut code = ExitCode::SUCCESS;
+    let mut code = output.code.map_or(ExitCode::SUCCESS, ExitCode::from);
     let complain = |line: String| {
         // A caller that closed stderr does not want to know.
         let _ = writeln!(io::stderr(), "{line}");

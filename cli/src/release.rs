@@ -82,7 +82,7 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
         Tell::Text | Tell::Quietly => released(&freed),
     };
     let warnings = undone.into_iter().map(|error| error.message).collect();
-    Ok(Output { text, warnings, failure: None })
+    Ok(Output { text, warnings, ..Output::default() })
 }
 
 /// Makes an allocator file that failed its check anew from what of it can be proven.
@@ -107,7 +107,7 @@ pub(crate) fn rebuild(config: &Config, force: bool) -> Result<Output, Error> {
     if let Some(aside) = &rebuilt.aside {
         text += &format!("the damaged file is kept as {}\n", aside.display());
     }
-    Ok(Output { text, warnings, failure: None })
+    Ok(Output { text, warnings, ..Output::default() })
 }
 
 fn released(leases: &[Lease]) -> String {

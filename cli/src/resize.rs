@@ -41,7 +41,7 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
     node.inventory()?;
     let new = fgpu_hook::resize(&node.config, &store, old, &asked)?
         .ok_or_else(|| Error::new(Code::InvalidRequest, format!("{} has ended", full_name(old))))?;
-    Ok(Output { text: text(old, &new), warnings: above(&store, &new), failure: None })
+    Ok(Output { text: text(old, &new), warnings: above(&store, &new), ..Output::default() })
 }
 
 fn text(old: &Lease, new: &Lease) -> String {

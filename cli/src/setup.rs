@@ -19,7 +19,8 @@ use clap::{Args, ValueEnum};
 use fgpu_spec::Error;
 
 use crate::output::Output;
-use file::{Change, System};
+use file::Change;
+pub(crate) use file::System;
 
 /// What `fgpu setup` is told.
 #[derive(Debug, Args)]
@@ -46,7 +47,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Name {
+pub(crate) enum Name {
     /// A runtime `fgpu` in /etc/docker/daemon.json
     Docker,
     /// A runtime `fgpu` for Kubernetes in /etc/containerd/config.toml
@@ -81,12 +82,7 @@ struct Plan {
 pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
     let system = System::new(arguments.root.as_deref())?;
     let wish = if arguments.undo { Wish::Undo } else { Wish::Do { runtime: arguments.runtime } };
-    let plan = match arguments.engine {
-        Name::Docker => docker::plan(&system, wish)?,
-        Name::Containerd => containerd::plan(&system, wish)?,
-        Name::Podman => hooks::plan(&system, &podman::ENGINE, wish)?,
-        Name::Crio => hooks::plan(&system, &crio::ENGINE, wish)?,
-    };
+    let plan = plan(&system, arguments.engine, wish)?;
     let changes: Vec<_> = plan.changes.iter().filter(|change| !change.is_empty()).collect();
     let mut output = Output { warnings: plan.warnings, ..Output::default() };
     if changes.is_empty() {
@@ -117,6 +113,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
         output.text += &format!("\nNext:\n{next}");
     }
     Ok(output)
+}
+
+fn plan(system: &System, engine: Name, wish: Wish) -> Result<Plan, Error> {
+    match engine {
+        Name::Docker => docker::plan(system, wish),
+        Name::Containerd => containerd::plan(system, wish),
+        Name::Podman => hooks::plan(system, &podman::ENGINE, wish),
+        Name::Crio => hooks::plan(system, &crio::ENGINE, wish),
+    }
+}
+
+/// Whether an engine is wired to fgpu, so that a setup would change nothing.
+///
+/// # Errors
+/// Why a setup would be refused.
+pub(crate) fn is_done(system: &System, engine: Name) -> Result<bool, Error> {
+    Ok(plan(system, engine, Wish::Do { runtime: false })?.changes.iter().all(Change::is_empty))
 }
 
 /// A warning for each program that is not where the configuration will say that it is.

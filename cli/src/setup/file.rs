@@ -18,7 +18,7 @@ const REMOVABLE: [&str; 4] = [
 ];
 
 /// The node that is set up: this one, or an image of one below a directory.
-pub(super) struct System {
+pub(crate) struct System {
     root: PathBuf,
     /// Where our programs are, as the node sees it.
     programs: PathBuf,
@@ -29,7 +29,7 @@ impl System {
     ///
     /// # Errors
     /// `internal` if `root` is no directory or this program cannot be found.
-    pub(super) fn new(root: Option<&Path>) -> Result<Self, Error> {
+    pub(crate) fn new(root: Option<&Path>) -> Result<Self, Error> {
         if let Some(root) = root {
             let root = fs::canonicalize(root).map_err(|error| Error::io("open", root, &error))?;
             return Ok(Self { root, programs: "/usr/bin".into() });
@@ -41,27 +41,37 @@ impl System {
     }
 
     /// Whether it is the node that this program runs on.
-    pub(super) fn is_this_node(&self) -> bool {
+    pub(crate) fn is_this_node(&self) -> bool {
         self.root == Path::new("/")
     }
 
     /// Where the node's `path`, which is absolute, is for us.
-    pub(super) fn place(&self, path: &str) -> PathBuf {
+    pub(crate) fn place(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
     /// `path` for messages and diffs.
-    pub(super) fn shown(&self, path: &str) -> String {
+    pub(crate) fn shown(&self, path: &str) -> String {
         self.place(path).display().to_string()
     }
 
     /// The path of a program of ours, as the node sees it.
-    pub(super) fn program(&self, name: &str) -> String {
+    pub(crate) fn program(&self, name: &str) -> String {
         self.programs.join(name).display().to_string()
     }
 
+    /// The directories in which a program of the node is looked for: this process's PATH, or the usual ones of another
+    /// node.
+    pub(crate) fn program_directories(&self) -> Vec<PathBuf> {
+        const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        let here = self.is_this_node().then(|| std::env::var_os("PATH")).flatten();
+        std::env::split_paths(&here.unwrap_or_else(|| USUAL.into()))
+            .filter(|path| path.is_absolute())
+            .collect()
+    }
+
     /// Whether there is something at `path`.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub(crate) fn has(&self, path: &str) -> bool {
         self.place(path).exists()
     }
 
@@ -69,7 +79,7 @@ impl System {
     ///
     /// # Errors
     /// `internal` if it is no regular file, cannot be read, or is not UTF-8.
-    pub(super) fn read(&self, path: &str) -> Result<Option<String>, Error> {
+    pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
         let place = self.place(path);
         let failed = |error: &io::Error| Error::io("read", &place, error);
         match fs::metadata(&place) {
@@ -95,7 +105,7 @@ impl System {
     ///
     /// # Errors
     /// `internal` if it cannot be read.
-    pub(super) fn list(&self, directory: &str, suffix: &str) -> Result<Vec<String>, Error> {
+    pub(crate) fn list(&self, directory: &str, suffix: &str) -> Result<Vec<String>, Error> {
         let place = self.place(directory);
         let failed = |error: &io::Error| Error::io("read", &place, error);
         let entries = match fs::read_dir(&place) {
@@ -118,7 +128,7 @@ impl System {
     }
 
     /// An error in a file; `line` 0 is the whole of it.
-    pub(super) fn wrong(&self, path: &str, line: usize, reason: &str) -> Error {
+    pub(crate) fn wrong(&self, path: &str, line: usize, reason: &str) -> Error {
         let place = self.shown(path);
         let place = if line == 0 { place } else { format!("{place}:{line}") };
         Error::new(Code::Internal, format!("{place}: {reason}; nothing was changed"))
@@ -127,7 +137,7 @@ impl System {
 
 /// A file as it is, and as it shall be. `None` is a file that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Change {
+pub(crate) struct Change {
     /// As the node sees it.
     pub(super) path: String,
     pub(super) before: Option<String>,

@@ -1,0 +1,175 @@
+//! fgpu itself: its programs, libraries, configuration, directories and timers.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use fgpu_hook::config::PATH;
+
+use super::Diagnosis;
+use super::node::Node;
+
+/// Programs of ours that others call.
+const PROGRAMS: [&str; 3] = ["fgpu-runtime", "fgpu-hook", "containerd-shim-fgpu-v2"];
+/// What is put in place of the driver's libraries.
+const LIBRARIES: [&str; 2] = ["libfgpu-cuda.so", "libfgpu-nvml.so"];
+/// Less than this is left on a disk that is full, bytes.
+const LITTLE: u64 = 1 << 20;
+const REINSTALL: &str = "apt-get install --reinstall fgpu";
+
+pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
+    programs(node, diagnosis);
+    config(node, diagnosis);
+    runtimes(node, diagnosis);
+    state_dir(node, diagnosis);
+    log_dir(node, diagnosis);
+    units(node, diagnosis);
+}
+
+fn programs(node: &Node, diagnosis: &mut Diagnosis) {
+    let mut missing = Vec::new();
+    for name in PROGRAMS {
+        let path = node.system.program(name);
+        if !node.has(&path) {
+            missing.push(path);
+        }
+    }
+    let programs = node.system.program("");
+    let folder = Path::new(&programs).join("../lib/fgpu");
+    for name in LIBRARIES {
+        let path = folder.join(name);
+        if !node.place(&path).exists() {
+            missing.push(format!("{}/../lib/fgpu/{name}", programs.trim_end_matches('/')));
+        }
+    }
+    match missing.is_empty() {
+        true => diagnosis.fine("all programs and libraries of fgpu are there"),
+        false => {
+            diagnosis.error(
+                "installation-incomplete",
+                format!("missing: {}", missing.join(", ")),
+                &[REINSTALL],
+            );
+        }
+    }
+}
+
+fn config(node: &Node, diagnosis: &mut Diagnosis) {
+    if let Some(error) = &node.config_error {
+        let what = format!("every container with an annotation is refused: {}", error.message);
+        diagnosis.error("config-invalid", what, &[&format!("$EDITOR {PATH}"), "fgpu doctor"]);
+        return;
+    }
+    if let Ok(metadata) = fs::metadata(node.place(PATH))
+        && (metadata.uid() != 0 || metadata.mode() & 0o022 != 0)
+    {
+        let what = format!("{PATH} can be written by others than root, who could give themselves any GPU");
+        diagnosis.error("config-writable", what, &[&format!("chown root:root {PATH} && chmod 0644 {PATH}")]);
+    }
+    if node.config.accept_env {
+        diagnosis.warn(
+            "accept-env",
+            "accept-env is on: an image can grant itself a GPU with its FGPU_ variables; only Docker before 24 needs it",
+            &[&format!("sed -i 's/^accept-env.*/accept-env = false/' {PATH}")],
+        );
+    }
+}
+
+fn runtimes(node: &Node, diagnosis: &mut Diagnosis) {
+    let found = |name: &Path| match name.is_absolute() {
+        true => node.place(name).exists(),
+        false => node.program(&name.to_string_lossy()).is_some(),
+    };
+    if !node.config.runtimes.iter().any(|name| found(name)) {
+        let names: Vec<_> = node.config.runtimes.iter().map(|name| name.display().to_string()).collect();
+        let what = format!(
+            "none of the real runtimes ({}) is there, so fgpu-runtime starts nothing",
+            names.join(", ")
+        );
+        diagnosis.error(
+            "no-runtime",
+            what,
+            &["apt-get install runc", &format!("or name yours: runtimes = [\"/path\"] in {PATH}")],
+        );
+    }
+    let shim = "containerd-shim-runc-v2";
+    if node.program("containerd").is_some() && node.program(shim).is_none() {
+        let what = format!("{shim} is not there, which containerd-shim-fgpu-v2 stands in front of");
+        diagnosis.error("stock-shim-missing", what, &["apt-get install --reinstall containerd"]);
+    }
+}
+
+fn state_dir(node: &Node, diagnosis: &mut Diagnosis) {
+    let path = node.config.state_dir.display().to_string();
+    let Ok(metadata) = fs::metadata(node.state_dir()) else {
+        let what = format!("{path} is not there; the first container makes it");
+        if !node.state_dir().parent().is_some_and(Path::exists) {
+            diagnosis.error(
+                "state-dir-missing",
+                format!("{what}, but not the directory around it"),
+                &[&format!("mkdir -p {path}")],
+            );
+        }
+        return;
+    };
+    if metadata.uid() != 0 || metadata.mode() & 0o022 != 0 {
+        diagnosis.error(
+            "state-dir-writable",
+            format!("{path} can be written by others than root, who could take and free any share"),
+            &[&format!("chown root:root {path} && chmod 0755 {path}")],
+        );
+    } else if metadata.mode() & 0o055 != 0o055 {
+        diagnosis.warn(
+            "state-dir-unreadable",
+            format!(
+                "{path} has mode {:04o}: only root can look with `fgpu status`",
+                metadata.mode() & 0o7777
+            ),
+            &[&format!("chmod 0755 {path}")],
+        );
+    }
+}
+
+fn log_dir(node: &Node, diagnosis: &mut Diagnosis) {
+    let path = node.config.log_dir.display().to_string();
+    let there = node.place(&node.config.log_dir);
+    let nearest = there.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    if !nearest.is_dir() {
+        let what = format!("{path} is no directory: who held which GPU is not recorded");
+        diagnosis.warn("log-dir-unusable", what, &[&format!("rm {path}")]);
+        return;
+    }
+    if let Ok(space) = rustix::fs::statvfs(nearest)
+        && (space.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY)
+            || space.f_bavail * space.f_frsize < LITTLE)
+    {
+        let what = format!("the disk of {path} is full or read-only: who held which GPU is not recorded");
+        diagnosis.warn("log-disk-full", what, &[&format!("df {path}; journalctl --vacuum-size=100M")]);
+    }
+}
+
+fn units(node: &Node, diagnosis: &mut Diagnosis) {
+    if !node.has_systemd() {
+        return;
+    }
+    let wanted = "/etc/systemd/system/timers.target.wants/fgpu-gc.timer";
+    if fs::symlink_metadata(node.place(wanted)).is_err() {
+        diagnosis.warn(
+            "gc-timer-off",
+            "fgpu-gc.timer is not enabled: what a runtime fails to give back stays granted until somebody needs the room",
+            &["systemctl enable --now fgpu-gc.timer"],
+        );
+    }
+    let custom = |path: &Path, usual: &str| path != Path::new(usual);
+    let dropins = node.names("/etc/systemd/system/fgpu-gc.service.d");
+    if (custom(&node.config.state_dir, "/run/fgpu") || custom(&node.config.log_dir, "/var/log/fgpu"))
+        && dropins.is_empty()
+    {
+        let paths = format!("{} {}", node.config.state_dir.display(), node.config.log_dir.display());
+        diagnosis.error(
+            "gc-cannot-write",
+            format!("fgpu-gc.service may not write {paths}, which {PATH} names"),
+            &[&format!("systemctl edit fgpu-gc.service   # [Service] ReadWritePaths={paths}")],
+        );
+    }
+}
