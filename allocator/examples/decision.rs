@@ -1,0 +1,128 @@
+//! Measures how long one reserve takes on a large node, and what of it is the decision.
+//!
+//! ```text
+//! cargo run --release -p fgpu-allocator --example decision -- [GPUS [LEASES [ROUNDS [DIR]]]]
+//! ```
+//!
+//! LEASES (4000) are spread over GPUS (64); ROUNDS (2000) times one more is reserved and released again, below DIR
+//! (`/dev/shm`, which is a tmpfs like `/run`). The leases are as long as Docker's. A table is printed, in µs.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use fgpu_allocator::{Claim, Held, Key, Process, Rules, Store, place};
+use fgpu_spec::{Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier};
+
+fn inventory(gpus: u32) -> Inventory {
+    let gpu = |index: u32| Gpu {
+        uuid: format!("GPU-{index:08x}-1111-2222-3333-444444444444"),
+        index,
+        minor: index,
+        model: "NVIDIA H100 80GB HBM3".into(),
+        pci: format!("00000000:{index:02X}:00.0"),
+        numa: Some(index / 8),
+        total_memory: 80 << 30,
+        reserved_memory: 0,
+        mig_enabled: false,
+        mig_profiles: Vec::new(),
+        context_memory: None,
+    };
+    Inventory {
+        version: 1,
+        boot_id: String::new(),
+        root: "/".into(),
+        driver_version: "550.163.01".into(),
+        cuda_version: 12040,
+        gpus: (0..gpus).map(gpu).collect(),
+        files: Vec::new(),
+        topology: fgpu_spec::Topology::default(),
+    }
+}
+
+fn request(ppm: u32) -> Request {
+    Request {
+        count: 1,
+        memory: MemoryAsk::Ppm(ppm),
+        cores_ppm: ppm,
+        compute: Compute::Cap,
+        mig: None,
+        isolation: Isolation::Auto,
+        device: Filter::default(),
+        model: Filter::default(),
+        policy: Policy::Pack,
+        wait: Duration::ZERO,
+        owner: None,
+        text: format!("fgpu/fraction={}", f64::from(ppm) / 1e6),
+        notes: Vec::new(),
+    }
+}
+
+fn claim(maker: Process, number: u64) -> Claim {
+    let id = format!("{:08x}{number:056x}", maker.pid);
+    let bundle = PathBuf::from(format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}"));
+    Claim {
+        pid_file: Some(bundle.join("init.pid")),
+        key: Key { namespace: "moby".into(), id },
+        bundle,
+        maker,
+    }
+}
+
+fn row(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let at = |part: usize| times[(times.len() * part / 1000).min(times.len() - 1)].as_secs_f64() * 1e6;
+    println!("| {what} | {:.0} | {:.0} | {:.0} | {:.0} |", at(500), at(900), at(990), at(1000));
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let mut number = |default: u64| args.next().map_or(Ok(default), |text| text.parse());
+    let (gpus, leases, rounds) = (number(64)?, number(4000)?, number(2000)?);
+    let parent = args.next().unwrap_or_else(|| "/dev/shm".into());
+    let dir = tempfile::Builder::new().prefix("fgpu-decision-").tempdir_in(&parent)?;
+
+    let store = Store::open(dir.path())?;
+    let (inventory, rules, maker) = (inventory(u32::try_from(gpus)?), Rules::default(), Process::current()?);
+    // Room for a few more stays on every GPU.
+    let small = request(u32::try_from(950_000 * gpus / leases.max(1))?.min(400_000));
+    let spread = Request { policy: Policy::Spread, ..small.clone() };
+    for number in 0..leases {
+        let lease = store.reserve(&inventory, &rules, &spread, &[Tier::Quota], &claim(maker, number))?;
+        store.activate(&lease.grant.nonce, Some(maker), Some(format!("/docker/{}", lease.key.id)))?;
+    }
+    let bytes = std::fs::metadata(dir.path().join("allocations.json"))?.len();
+    println!("{gpus} GPUs, {leases} leases, {bytes} bytes, {rounds} rounds, {parent}\n");
+    println!("| µs | median | p90 | p99 | worst |\n|---|---|---|---|---|");
+
+    let (mut reserved, mut released) = (Vec::new(), Vec::new());
+    for number in 0..rounds {
+        let claim = claim(maker, leases + number);
+        let start = Instant::now();
+        let lease = store.reserve(&inventory, &rules, &small, &[Tier::Quota], &claim)?;
+        reserved.push(start.elapsed());
+        let start = Instant::now();
+        store.release(&lease.grant.nonce)?.ok_or("somebody else released it")?;
+        released.push(start.elapsed());
+    }
+    row("reserve", reserved);
+    row("release", released);
+
+    let each = u32::try_from(leases / gpus.max(1))?;
+    let held = Held {
+        memory: u64::from(each) * (819 << 20).min((80 << 30) / u64::from(each.max(1)) / 2),
+        cores_ppm: each * small.cores_ppm,
+        leases: each,
+        exclusive: false,
+    };
+    let held = vec![held; inventory.gpus.len()];
+    let mut decided = Vec::new();
+    for _ in 0..rounds {
+        let start = Instant::now();
+        let decision = place(&inventory, &rules, &small, &held, 0);
+        decided.push(start.elapsed());
+        decision.outcome.map_err(|refusal| format!("{refusal:?}"))?;
+    }
+    row("of it the placement", decided);
+    Ok(())
+}
