@@ -71,7 +71,7 @@ pub struct Holder {
 }
 
 /// The sum of all leases.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sums {
     /// Per GPU, in the inventory's order.
     pub(crate) held: Vec<Held>,

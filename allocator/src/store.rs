@@ -13,7 +13,7 @@ use crate::liveness::{Life, judge};
 use crate::place::{Decision, Placement, Refusal};
 use crate::{
     Change, Claim, Error, Host, Key, Lease, Observer, Process, Rules, Slot, State, Ticket, host, queue,
-    refusal, tiers,
+    refusal,
 };
 
 /// How often a reader without the lock reads again before it takes the lock.
@@ -55,16 +55,9 @@ pub(crate) struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    pub(crate) fn sums(&self, image: &Image, key: Option<&Vec<u8>>) -> Result<Sums, Damage> {
-        // Without a cap nobody asks what the owner holds.
-        let owner =
-            self.request.owner.as_deref().filter(|owner| self.rules.owner_max_gpus.contains_key(*owner));
-        let sums = capacity::sum(image, self.inventory, self.rules, owner, key.map(Vec::as_slice))?;
+    fn sums(&self, image: &Image, key: Option<&Vec<u8>>) -> Result<Sums, Damage> {
+        let sums = capacity::sum(image, self.inventory, self.rules, None, key.map(Vec::as_slice))?;
         Ok(sums.with(&self.foreign))
-    }
-
-    pub(crate) fn place(&self, sums: &Sums) -> (Tier, Decision) {
-        tiers::decide(self.tiers, self.inventory, self.rules, self.request, sums, sums.owner_ppm)
     }
 }
 
@@ -197,8 +190,7 @@ impl Store {
         if sums.same_key {
             return Ok(Attempt::SameKey);
         }
-        let (tier, mut decision) = ask.place(&sums);
-        let passed = queue::submit(ask, &image, &sums, place, &mut decision).map_err(torn)?;
+        let (tier, decision, passed) = queue::decide(ask, &image, &sums, place).map_err(torn)?;
         match &decision.outcome {
             Ok(placement) => {
                 let mut lease = lease(ask, claim, nonce, tier, placement.clone());
@@ -209,8 +201,12 @@ impl Store {
                 let draft =
                     image.rewrite_all(&self.boot, |line| end_of(&taken, line), Some(&line), edit, None);
                 self.files.replace(&lock, &draft)?;
-                if let Stand::Waits(ticket) = stand {
-                    self.left(lock, &image, ticket);
+                match stand {
+                    Stand::Waits(ticket) => self.left(lock, &image, ticket),
+                    Stand::Aside => {
+                        drop(lock);
+                        self.wake_first(&image, None);
+                    }
                 }
                 Ok(Attempt::Done(Box::new(lease)))
             }
@@ -271,8 +267,7 @@ impl Store {
         let image = Image::parse(draft.concat(), &self.boot).map_err(torn)?;
         let ask = self.ask(inventory, rules, request, tiers)?;
         let sums = ask.sums(&image, None).map_err(torn)?;
-        let (tier, mut decision) = ask.place(&sums);
-        queue::submit(&ask, &image, &sums, None, &mut decision).map_err(torn)?;
+        let (tier, decision, _) = queue::decide(&ask, &image, &sums, None).map_err(torn)?;
         let holders = capacity::holders(&leases, inventory);
         let refusal = decision.outcome.as_ref().err();
         let error = refusal

@@ -29,10 +29,10 @@ pub(crate) const PASSES: u32 = 100;
 pub(crate) enum Effect {
     /// It takes nothing that the other could use.
     None,
-    /// It takes some of what the other could use, and cannot delay it.
-    Passes,
-    /// It may delay it.
-    Delays,
+    /// It takes some of this GPU (a place in the inventory), which the other could use, and cannot delay it.
+    Passes(usize),
+    /// It may delay it, by what it takes of this GPU; of none if it is by what it takes of the owner's cap.
+    Delays(Option<usize>),
 }
 
 /// What would be granted.
@@ -69,44 +69,45 @@ pub(crate) fn effect(
         let (least, most) = worths(inventory, rules, ahead);
         if ahead.owner.as_deref() == candidate.owner {
             if held_ppm + candidate.worth_ppm + most > cap_ppm {
-                return Effect::Delays;
+                return Effect::Delays(None);
             }
         } else if held_ppm + least > cap_ppm {
             return Effect::None;
         }
     }
-    let effects = candidate.parts.iter().map(|part| on_gpu(inventory, rules, ahead, part));
-    effects.fold(Effect::None, |one, other| match (one, other) {
-        (Effect::Delays, _) | (_, Effect::Delays) => Effect::Delays,
-        (Effect::Passes, _) | (_, Effect::Passes) => Effect::Passes,
-        _ => Effect::None,
-    })
+    let mut worst = Effect::None;
+    for part in &candidate.parts {
+        match on_gpu(inventory, rules, ahead, part) {
+            Effect::None => {}
+            passes @ Effect::Passes(_) => worst = passes,
+            delays @ Effect::Delays(_) => return delays,
+        }
+    }
+    worst
 }
 
 fn on_gpu(inventory: &Inventory, rules: &Rules, ahead: &Request, part: &Part) -> Effect {
     let gpu = &inventory.gpus[part.gpu];
+    let (passes, delays) = (Effect::Passes(part.gpu), Effect::Delays(Some(part.gpu)));
     let on = |held: Held| report(gpu, &held, rules, ahead, cores(ahead)).verdict;
     match on(Held::default()) {
         Verdict::OtherDevice | Verdict::OtherModel => return Effect::None,
         // Where a slice fits depends on where the others are, and not on how much is left.
         _ if gpu.mig_enabled => {
             let may_use = ahead.mig.is_some() || matches!(ahead.isolation, Isolation::Auto | Isolation::Mig);
-            return if may_use { Effect::Delays } else { Effect::None };
+            return if may_use { delays } else { Effect::None };
         }
         Verdict::Fits => {}
         _ => return Effect::None,
     }
     let with = part.held + part.added;
     if on(with) == Verdict::Fits {
-        return Effect::Passes;
+        return passes;
     }
     let fits_without = |lease: &Held| on(with - *lease) == Verdict::Fits;
     let fits_now = on(part.held) == Verdict::Fits;
-    if !fits_now && !part.leases.is_empty() && part.leases.iter().all(fits_without) {
-        Effect::Passes
-    } else {
-        Effect::Delays
-    }
+    let any_end_will_do = !part.leases.is_empty() && part.leases.iter().all(fits_without);
+    if any_end_will_do && !fits_now { passes } else { delays }
 }
 
 /// The least and the most that a request can be worth on this node, in ppm of whole GPUs.

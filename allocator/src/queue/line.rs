@@ -7,15 +7,14 @@ use fgpu_spec::{Inventory, Request, Tier};
 use super::gate::{Candidate, Effect, PASSES, Part, effect, shares};
 use crate::capacity::{self, Sums, worth};
 use crate::image::{self, Damage, Image, WaiterHead};
-use crate::place::Placement;
-use crate::{Process, Rules, Waiter};
+use crate::place::{Decision, Placement, Refusal};
+use crate::{Rules, Waiter, tiers};
 
 /// One that waits.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     pub(super) line: &'a [u8],
     pub(super) ticket: &'a str,
-    pub(super) process: Process,
     passed: u32,
     /// What it asks, as a place in [`Queue::asks`].
     pub(super) ask: usize,
@@ -25,7 +24,7 @@ pub(super) struct Entry<'a> {
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
     pub(super) entries: Vec<Entry<'a>>,
-    pub(super) asks: Vec<(Vec<Tier>, Request)>,
+    asks: Vec<(Vec<Tier>, Request)>,
 }
 
 impl<'a> Queue<'a> {
@@ -44,9 +43,15 @@ impl<'a> Queue<'a> {
                 }
             };
             let ticket = str::from_utf8(head.ticket).map_err(|_| Damage::Torn)?;
-            entries.push(Entry { line, ticket, process: head.process, passed: head.passed, ask });
+            entries.push(Entry { line, ticket, passed: head.passed, ask });
         }
         Ok(Self { entries, asks })
+    }
+
+    /// What one asks for.
+    pub(super) fn ask(&self, entry: &Entry<'_>) -> (&[Tier], &Request) {
+        let (tiers, request) = &self.asks[entry.ask];
+        (tiers, request)
     }
 }
 
@@ -62,21 +67,53 @@ pub(super) struct Scene<'a> {
 
 /// Whether a grant may go before those that wait ahead of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Gate {
+enum Gate {
     /// It may, and passes these.
     Open(Vec<usize>),
-    /// It would delay this one.
-    Shut(usize),
+    /// It would delay the one at this place, by what it takes of this GPU, or of the owner's cap.
+    Shut(usize, Option<usize>),
 }
 
 impl Scene<'_> {
-    /// Judges a grant of `placement` to `owner` that `queue` waits ahead of.
-    pub(super) fn gate(
+    /// What a request gets that `queue` waits ahead of, and who is passed by it. A GPU on which it would delay somebody is
+    /// none for it.
+    pub(super) fn decide(
         &self,
         queue: &Queue<'_>,
-        owner: Option<&str>,
-        placement: &Placement,
-    ) -> Result<Gate, Damage> {
+        request: &Request,
+        tiers: &[Tier],
+    ) -> Result<(Tier, Decision, Vec<usize>), Damage> {
+        let owner_ppm = self.owner_ppm(request.owner.as_deref())?.unwrap_or(0);
+        let decide = |sums: &Sums| tiers::decide(tiers, self.inventory, self.rules, request, sums, owner_ppm);
+        let (mut tier, mut decision) = decide(self.sums);
+        let (mut outcome, mut open, mut shut_by) = (decision.outcome.clone(), None, None);
+        while let Ok(placement) = &outcome {
+            match self.gate(queue, request.owner.as_deref(), placement)? {
+                Gate::Open(passed) => {
+                    decision.outcome = outcome;
+                    return Ok((tier, decision, passed));
+                }
+                Gate::Shut(by, gpu) => {
+                    shut_by.get_or_insert(by);
+                    let Some(gpu) = gpu else { break };
+                    let open = open.get_or_insert_with(|| self.sums.clone());
+                    if std::mem::replace(&mut open.held[gpu].exclusive, true) {
+                        break;
+                    }
+                    let (next_tier, next) = decide(open);
+                    (tier, outcome) = (next_tier, next.outcome);
+                }
+            }
+        }
+        if let Some(by) = shut_by {
+            let waiter = image::waiter(queue.entries[by].line)?;
+            decision.outcome = Err(Refusal::Behind(Box::new(waiter)));
+        }
+        Ok((tier, decision, Vec::new()))
+    }
+
+    /// Judges a grant of `placement` to `owner` that `queue` waits ahead of.
+    fn gate(&self, queue: &Queue<'_>, owner: Option<&str>, placement: &Placement) -> Result<Gate, Damage> {
         if queue.entries.is_empty() {
             return Ok(Gate::Open(Vec::new()));
         }
@@ -106,15 +143,16 @@ impl Scene<'_> {
             };
             match effect {
                 Effect::None => {}
-                Effect::Passes if entry.passed < PASSES => passed.push(at),
-                Effect::Passes | Effect::Delays => return Ok(Gate::Shut(at)),
+                Effect::Passes(_) if entry.passed < PASSES => passed.push(at),
+                Effect::Passes(gpu) => return Ok(Gate::Shut(at, Some(gpu))),
+                Effect::Delays(gpu) => return Ok(Gate::Shut(at, gpu)),
             }
         }
         Ok(Gate::Open(passed))
     }
 
     /// What an owner holds; `None` if it has no cap.
-    pub(super) fn owner_ppm(&self, owner: Option<&str>) -> Result<Option<u64>, Damage> {
+    fn owner_ppm(&self, owner: Option<&str>) -> Result<Option<u64>, Damage> {
         match owner.filter(|owner| self.rules.owner_max_gpus.contains_key(*owner)) {
             None => Ok(None),
             owner => capacity::sum(self.image, self.inventory, self.rules, owner, None)

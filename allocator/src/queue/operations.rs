@@ -1,39 +1,30 @@
 //! What the store does with the queue.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use fgpu_spec::{Inventory, Nonce, Request, Tier};
 
-use super::line::{Gate, Queue, Scene};
+use super::line::{Queue, Scene};
 use super::ticket::{self, Place, Ticket};
 use super::{Turn, Waiter, Waiting};
 use crate::capacity::{self, Sums};
 use crate::file::Lock;
 use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
-use crate::place::{Decision, Placement, Refusal};
+use crate::place::{Decision, Refusal};
 use crate::store::{Ask, Attempt, Refused, Stand, new_nonce};
-use crate::{Change, Claim, Error, Rules, Slot, Store, host, refusal, tiers};
+use crate::{Change, Claim, Error, Rules, Slot, Store, host, refusal};
 
-/// Has a decision wait for those ahead: the first `place` of the queue, or everybody. Returns who is passed if it stays a
-/// grant.
-pub(crate) fn submit(
+/// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns who is passed,
+/// if it is granted.
+pub(crate) fn decide(
     ask: &Ask<'_>,
     image: &Image,
     sums: &Sums,
     place: Option<usize>,
-    decision: &mut Decision,
-) -> Result<Vec<usize>, Damage> {
-    let Ok(placement) = &decision.outcome else { return Ok(Vec::new()) };
+) -> Result<(Tier, Decision, Vec<usize>), Damage> {
     let queue = Queue::read(image, place.unwrap_or(usize::MAX))?;
     let scene = Scene { image, inventory: ask.inventory, rules: ask.rules, sums };
-    match scene.gate(&queue, ask.request.owner.as_deref(), placement)? {
-        Gate::Open(passed) => Ok(passed),
-        Gate::Shut(by) => {
-            let waiter = image::waiter(queue.entries[by].line)?;
-            decision.outcome = Err(Refusal::Behind(Box::new(waiter)));
-            Ok(Vec::new())
-        }
-    }
+    scene.decide(&queue, ask.request, ask.tiers)
 }
 
 /// The lines of those who are passed, each counting once more.
@@ -119,7 +110,8 @@ impl Store {
                     self.sweep_queue()?;
                 }
                 Attempt::Refused(Refused { place: None, .. }) => {
-                    self.reconcile()?;
+                    // Whether all of a long queue live is left to its first.
+                    self.sweep(None)?;
                     (swept_key, thorough) = (true, true);
                 }
                 Attempt::Refused(Refused { error, place: Some((position, of)), .. }) => {
@@ -167,12 +159,14 @@ impl Store {
         Ok(())
     }
 
-    /// What follows when a ticket's line is gone.
+    /// What follows when a ticket's line is gone, if it had one: its pipe goes, and the first in the queue looks.
     pub(crate) fn left(&self, lock: Lock, image: &Image, ticket: &mut Ticket) {
-        let Some(place) = ticket.place.take() else { return };
-        ticket::remove(&self.files.queue, &place.nonce.to_string());
+        let place = ticket.place.take();
+        if let Some(place) = &place {
+            ticket::remove(&self.files.queue, &place.nonce.to_string());
+        }
         drop(lock);
-        self.wake_first(image, Some(&place.nonce));
+        self.wake_first(image, place.as_ref().map(|place| &place.nonce));
     }
 
     /// Gives a place in the queue back. Does nothing without one.
@@ -221,14 +215,7 @@ impl Store {
         while let Some(entry) = next {
             let waiter = image::waiter(entry.line).map_err(torn)?;
             let request = &waiter.request;
-            let mut decision = scene.place(request, &waiter.tiers).map_err(torn)?;
-            if let Ok(placement) = &decision.outcome
-                && let Gate::Shut(by) =
-                    scene.gate(&queue, request.owner.as_deref(), placement).map_err(torn)?
-            {
-                let other = image::waiter(queue.entries[by].line).map_err(torn)?;
-                decision.outcome = Err(Refusal::Behind(Box::new(other)));
-            }
+            let (_, decision, _) = scene.decide(&queue, request, &waiter.tiers).map_err(torn)?;
             let refused = decision.outcome.as_ref().err();
             waiting.push(Waiting {
                 position: waiting.len() + 1,
@@ -298,26 +285,20 @@ impl Store {
         let sums = capacity::sum(image, inventory, rules, None, None)?.with(foreign);
         let scene = Scene { image, inventory, rules, sums: &sums };
         let mut queue = Queue::read(image, usize::MAX)?;
-        let mut placements: HashMap<usize, Option<Placement>> = HashMap::new();
-        let all = std::mem::take(&mut queue.entries);
-        for entry in all {
-            let (tiers, request) = &queue.asks[entry.ask];
-            let placement = match placements.get(&entry.ask) {
-                Some(known) => known,
-                None => {
-                    let outcome = scene.place(request, tiers)?.outcome.ok();
-                    placements.entry(entry.ask).or_insert(outcome)
-                }
-            };
-            if let Some(placement) = placement {
-                match scene.gate(&queue, request.owner.as_deref(), placement)? {
-                    Gate::Open(_) => {
+        // Of equal requests a later one has more ahead of it: what the first cannot have, it cannot.
+        let mut refused = HashSet::new();
+        for entry in std::mem::take(&mut queue.entries) {
+            let (tiers, request) = queue.ask(&entry);
+            if !refused.contains(&entry.ask) {
+                match scene.decide(&queue, request, tiers)?.1.outcome {
+                    // One that has died between is no reason to stop.
+                    Ok(_) => {
                         if ticket::wake(&self.files.queue, entry.ticket) {
                             return Ok(Next::Nobody);
                         }
                     }
-                    Gate::Shut(by) if !self.is_there(queue.entries[by].process) => return Ok(Next::Dead),
-                    Gate::Shut(_) => {}
+                    Err(Refusal::Behind(other)) if !self.is_there(other.process) => return Ok(Next::Dead),
+                    Err(_) => drop(refused.insert(entry.ask)),
                 }
             }
             queue.entries.push(entry);
@@ -374,12 +355,4 @@ enum Next {
     Nobody,
     /// Somebody dead is in the way.
     Dead,
-}
-
-impl Scene<'_> {
-    /// What a request would get if nobody waited.
-    fn place(&self, request: &Request, tiers: &[Tier]) -> Result<Decision, Damage> {
-        let owner_ppm = self.owner_ppm(request.owner.as_deref())?.unwrap_or(0);
-        Ok(tiers::decide(tiers, self.inventory, self.rules, request, self.sums, owner_ppm).1)
-    }
 }

@@ -10,4 +10,5 @@ mod model;
 mod node;
 mod operations;
 mod queue;
+mod queue_model;
 mod recovery;

@@ -1,0 +1,396 @@
+//! The queue against a model: whoever is granted something, the test looks by brute force whether anybody ahead could lose by it.
+//!
+//! Processes and wake-ups are played: a waiter does nothing until somebody has written into its pipe. So whatever the
+//! store forgets to wake is seen to wait in vain.
+
+use std::time::Duration;
+
+use fgpu_allocator::{Claim, Lease, Process, Rules, Ticket, Turn};
+use fgpu_spec::{Code, Filter, GrantedGpu, MemoryAsk, Policy, Request, Tier};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use proptest::prelude::*;
+
+use crate::node::{GIB, Node, assert_no_overcommit, claim, fraction, inventory};
+
+const WHOLE: u64 = 80 * GIB;
+/// What `alice` may hold.
+const CAP: u32 = 2;
+
+struct Waiter {
+    ticket: Ticket,
+    process: Process,
+    claim: Claim,
+    request: Request,
+}
+
+struct Model {
+    node: Node,
+    gpus: u32,
+    rules: Rules,
+    /// In the order in which they came.
+    queue: Vec<Waiter>,
+    leases: Vec<Lease>,
+    arrived: usize,
+    grants: usize,
+    served: Vec<usize>,
+}
+
+/// The least share that is asked for, so that the leases of a GPU can be tried in every combination.
+const LEAST: u32 = 100_000;
+
+impl Model {
+    fn new(gpus: u32) -> Self {
+        let rules = Rules { owner_max_gpus: [("alice".to_owned(), CAP)].into(), ..Rules::default() };
+        let (queue, leases, served) = (vec![], vec![], vec![]);
+        Self { node: Node::new(), gpus, rules, queue, leases, arrived: 0, grants: 0, served }
+    }
+
+    fn turn(&self, waiter: &mut Waiter) -> Result<Turn, fgpu_spec::Error> {
+        let Waiter { ticket, claim, request, .. } = waiter;
+        let inventory = inventory(self.gpus);
+        self.node.store.reserve_or_wait(&inventory, &self.rules, request, &[Tier::Quota], claim, ticket)
+    }
+
+    /// Somebody comes who is ready to wait.
+    fn arrive(&mut self, request: Request) {
+        self.arrived += 1;
+        let (process, id) = (self.node.spawn(), self.arrived.to_string());
+        let claim = claim(&id, process);
+        let mut waiter = Waiter { ticket: Ticket::new(process), process, claim, request };
+        match self.turn(&mut waiter) {
+            Ok(Turn::Granted(lease)) => self.granted(&waiter.request, *lease, self.queue.len()),
+            Ok(Turn::Waiting { position, of, .. }) => {
+                assert!(position == of && position > self.queue.len(), "{position} of {of}");
+                self.queue.push(waiter);
+            }
+            Err(error) => {
+                assert!(matches!(error.code, Code::TooLarge | Code::Denied), "{error}");
+                self.node.kill(process);
+            }
+        }
+        self.settle();
+    }
+
+    /// Somebody comes who does not wait.
+    fn barge(&mut self, request: &Request) {
+        self.arrived += 1;
+        let process = self.node.spawn();
+        let claim = claim(&self.arrived.to_string(), process);
+        let reserved =
+            self.node.store.reserve(&inventory(self.gpus), &self.rules, request, &[Tier::Quota], &claim);
+        match reserved {
+            Ok(lease) => self.granted(request, lease, self.queue.len()),
+            Err(_) => self.node.kill(process),
+        }
+        self.settle();
+    }
+
+    /// Checks that nobody of the first `ahead` can lose by this grant, in whatever order the leases end.
+    fn granted(&mut self, request: &Request, lease: Lease, ahead: usize) {
+        self.grants += 1;
+        self.served.push(lease.key.id.parse().unwrap());
+        for share in &lease.grant.gpus {
+            let on: Vec<(&GrantedGpu, bool)> = self
+                .leases
+                .iter()
+                .flat_map(|other| other.grant.gpus.iter().map(move |gpu| (gpu, other.exclusive)))
+                .filter(|(gpu, _)| gpu.uuid == share.uuid)
+                .collect();
+            assert!(on.len() <= 12, "too many to try them all");
+            let mut tried: Vec<&Request> = vec![];
+            for waiter in &self.queue[..ahead] {
+                let other = &waiter.request;
+                if self.is_capped(other) || tried.contains(&other) {
+                    continue;
+                }
+                tried.push(other);
+                for left in 0..1_u32 << on.len() {
+                    let stay = on.iter().enumerate().filter(|(at, _)| left & 1 << at != 0);
+                    let mut stay: Vec<_> = stay.map(|(_, one)| *one).collect();
+                    let without = fits(other, &share.uuid, &stay);
+                    stay.push((share, lease.exclusive));
+                    let with = fits(other, &share.uuid, &stay);
+                    assert!(
+                        with || !without,
+                        "{} ({}) delays {} ({}) once only {} others are left on the GPU",
+                        lease.key.id,
+                        request.text,
+                        waiter.claim.key.id,
+                        other.text,
+                        stay.len() - 1
+                    );
+                }
+            }
+        }
+        self.leases.push(lease);
+        assert_no_overcommit(&self.leases, &inventory(self.gpus), &self.rules);
+    }
+
+    /// Whether its owner holds too much for it now.
+    fn is_capped(&self, request: &Request) -> bool {
+        let mine = self.leases.iter().filter(|lease| lease.owner.is_some());
+        let held: u64 = mine
+            .flat_map(|lease| lease.grant.gpus.iter().map(move |gpu| (gpu, lease.exclusive)))
+            .map(|(gpu, exclusive)| if exclusive { 1_000_000 } else { worth(gpu.memory, gpu.cores_ppm) })
+            .sum();
+        let one = match request.policy {
+            Policy::Exclusive => 1_000_000,
+            _ => worth(asks(request).0, asks(request).1),
+        };
+        request.owner.is_some() && held + one * u64::from(request.count) > u64::from(CAP) * 1_000_000
+    }
+
+    /// Everybody who was woken looks, until nobody is.
+    fn settle(&mut self) {
+        let (grants, mut wakes) = (self.grants, 0);
+        while let Some(at) = self.queue.iter().position(|waiter| is_woken(&waiter.ticket)) {
+            wakes += 1;
+            self.look(at);
+        }
+        // The first, then whom it chooses, then the first again.
+        assert!(wakes <= 2 + 2 * (self.grants - grants), "{wakes} for {}", self.grants - grants);
+    }
+
+    fn look(&mut self, at: usize) {
+        let mut waiter = self.queue.remove(at);
+        waiter.ticket.wait(Duration::ZERO).unwrap();
+        match self.turn(&mut waiter).unwrap() {
+            Turn::Granted(lease) => self.granted(&waiter.request, *lease, at),
+            Turn::Waiting { of, .. } => {
+                assert!(of > self.queue.len(), "the living are all there");
+                self.queue.insert(at, waiter);
+            }
+        }
+    }
+
+    /// A container ends.
+    fn end(&mut self, which: usize) {
+        if !self.leases.is_empty() {
+            let lease = self.leases.remove(which % self.leases.len());
+            self.node.store.release(&lease.grant.nonce).unwrap().unwrap();
+            self.settle();
+        }
+    }
+
+    /// A container ends and nobody says so; the first that waits finds it when it looks by itself.
+    fn end_silently(&mut self, which: usize) {
+        if !self.leases.is_empty() {
+            let lease = self.leases.remove(which % self.leases.len());
+            self.node.kill(lease.maker);
+            self.tick();
+        }
+    }
+
+    fn tick(&mut self) {
+        if !self.queue.is_empty() {
+            self.look(0);
+            self.settle();
+        }
+    }
+
+    fn give_up(&mut self, which: usize) {
+        if !self.queue.is_empty() {
+            let mut waiter = self.queue.remove(which % self.queue.len());
+            self.node.store.leave(&mut waiter.ticket).unwrap();
+            self.node.kill(waiter.process);
+            self.settle();
+        }
+    }
+
+    fn die(&mut self, which: usize) {
+        if !self.queue.is_empty() {
+            let waiter = self.queue.remove(which % self.queue.len());
+            self.node.kill(waiter.process);
+            drop(waiter);
+            self.tick();
+        }
+    }
+
+    /// Nobody waits who could go, and everybody is told why.
+    fn check(&self) {
+        let waiting = self.node.store.waiting(&inventory(self.gpus), &self.rules).unwrap();
+        let ids: Vec<_> = waiting.iter().map(|waiting| &waiting.waiter.key.id).collect();
+        assert_eq!(ids, self.queue.iter().map(|waiter| &waiter.claim.key.id).collect::<Vec<_>>());
+        for waiting in waiting {
+            assert!(waiting.reason.is_some(), "{} waits in vain", waiting.waiter.key.id);
+        }
+    }
+
+    /// Everything ends, one by one: whoever waits is served.
+    fn drain(mut self) -> Vec<usize> {
+        while !self.leases.is_empty() {
+            self.end(0);
+            self.check();
+        }
+        assert_eq!(self.queue.len(), 0, "somebody starves on an empty node");
+        self.node.store.reconcile().unwrap();
+        let pipes = std::fs::read_dir(self.node.path("state/queue")).map_or(0, Iterator::count);
+        assert_eq!(pipes, 0);
+        self.served
+    }
+}
+
+fn is_woken(ticket: &Ticket) -> bool {
+    let Some(fd) = ticket.fd() else { return false };
+    poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() > 0
+}
+
+/// What a request takes of one GPU: bytes and ppm.
+fn asks(request: &Request) -> (u64, u32) {
+    let memory = match request.memory {
+        MemoryAsk::Bytes(bytes) => bytes,
+        MemoryAsk::Ppm(ppm) => WHOLE * u64::from(ppm) / 1_000_000 >> 20 << 20,
+    };
+    (memory, request.cores_ppm)
+}
+
+fn worth(memory: u64, cores_ppm: u32) -> u64 {
+    (memory * 1_000_000 / WHOLE).max(cores_ppm.into())
+}
+
+/// Whether a request fits on a GPU on which these leases are.
+fn fits(request: &Request, uuid: &str, on: &[(&GrantedGpu, bool)]) -> bool {
+    let (memory, cores) = asks(request);
+    // As the node's inventory names them.
+    let index = || u32::from_str_radix(&uuid[4..12], 16).unwrap().to_string();
+    (request.device.any.is_empty() || request.device.any.contains(&index()))
+        && !on.iter().any(|(_, exclusive)| *exclusive)
+        && (request.policy != Policy::Exclusive || on.is_empty())
+        && on.iter().map(|(gpu, _)| gpu.memory).sum::<u64>() + memory <= WHOLE
+        && on.iter().map(|(gpu, _)| gpu.cores_ppm).sum::<u32>() + cores <= 1_000_000
+}
+
+fn request(gpus: u32) -> impl Strategy<Value = Request> {
+    let ppm = prop_oneof![
+        Just(250_000),
+        Just(500_000),
+        Just(1_000_000),
+        (LEAST / 10_000..=100).prop_map(|percent| percent * 10_000)
+    ];
+    let device = prop_oneof![3 => Just(None), 1 => (0..gpus).prop_map(Some)];
+    let policy =
+        prop_oneof![6 => Just(Policy::Pack), 2 => Just(Policy::Spread), 1 => Just(Policy::Exclusive)];
+    let cores = prop_oneof![3 => Just(None), 1 => (LEAST..=1_000_000).prop_map(Some)];
+    let count = prop_oneof![4 => Just(1_u32), 1 => Just(2)];
+    (ppm, device, policy, cores, count, prop::bool::weighted(0.2)).prop_map(
+        |(ppm, device, policy, cores, count, owner)| {
+            let any = device.filter(|_| count == 1).map(|device| device.to_string());
+            let device = Filter { any: any.into_iter().collect(), not: vec![] };
+            let owner = owner.then(|| "alice".to_owned());
+            let cores_ppm = cores.unwrap_or(ppm);
+            let text =
+                format!("{ppm} ppm, {cores_ppm} ppm of the SMs, {count}, {policy:?}, {:?}", device.any);
+            Request { device, policy, count, owner, cores_ppm, text, ..fraction(ppm) }
+        },
+    )
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Arrive(Request),
+    Barge(Request),
+    End(usize),
+    EndSilently(usize),
+    GiveUp(usize),
+    Die(usize),
+}
+
+fn step(gpus: u32) -> impl Strategy<Value = Step> {
+    prop_oneof![
+        10 => request(gpus).prop_map(Step::Arrive),
+        4 => request(gpus).prop_map(Step::Barge),
+        6 => any::<usize>().prop_map(Step::End),
+        2 => any::<usize>().prop_map(Step::EndSilently),
+        1 => any::<usize>().prop_map(Step::GiveUp),
+        2 => any::<usize>().prop_map(Step::Die),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_later_request_delays_an_earlier_one_and_nobody_waits_in_vain(
+        steps in prop::collection::vec(step(3), 1..80)
+    ) {
+        let mut model = Model::new(3);
+        for step in steps {
+            match step {
+                Step::Arrive(request) => model.arrive(request),
+                Step::Barge(request) => model.barge(&request),
+                Step::End(which) => model.end(which),
+                Step::EndSilently(which) => model.end_silently(which),
+                Step::GiveUp(which) => model.give_up(which),
+                Step::Die(which) => model.die(which),
+            }
+            model.check();
+        }
+        model.drain();
+    }
+}
+
+/// A small generator; the numbers need only differ.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+#[test]
+fn a_thousand_wait_and_each_is_served_or_dies() {
+    let mut model = Model::new(8);
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    for _ in 0..8 {
+        model.arrive(fraction(1_000_000));
+    }
+    for n in 0..1000 {
+        // A few of them are large, and would starve if small ones went before them all the time.
+        let ppm = if n % 50 == 0 { 1_000_000 } else { 100_000 * (1 + dice.below(6)) as u32 };
+        model.arrive(fraction(ppm));
+    }
+    assert_eq!((model.queue.len(), model.grants), (1000, 8));
+    let mut died = 0;
+    for round in 0.. {
+        if model.queue.is_empty() {
+            break;
+        }
+        match dice.below(8) {
+            0 => {
+                model.die(dice.below(1 << 20) as usize);
+                died += 1;
+            }
+            1 => model.end_silently(dice.below(1 << 20) as usize),
+            _ => model.end(dice.below(1 << 20) as usize),
+        }
+        if round % 100 == 0 {
+            model.check();
+        }
+    }
+    assert!(died > 50, "{died}");
+    let served = model.drain();
+    assert_eq!(served.len(), 1008 - died);
+}
+
+#[test]
+fn equal_requests_are_served_in_the_order_in_which_they_came() {
+    let mut model = Model::new(2);
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..200 {
+        model.arrive(fraction(250_000));
+    }
+    while !model.queue.is_empty() {
+        match dice.below(3) {
+            0 => model.die(dice.below(1 << 20) as usize),
+            _ => model.end(dice.below(1 << 20) as usize),
+        }
+        model.barge(&fraction(250_000));
+    }
+    let served = model.drain();
+    let waited: Vec<_> = served.into_iter().filter(|&number| number <= 200).collect();
+    assert!(waited.is_sorted(), "{waited:?}");
+}
