@@ -74,7 +74,7 @@ pub(crate) enum Command {
     /// Say what a container with these annotations would get now, or why nothing
     ///
     /// Nothing is reserved: another container may be faster. A wait that the request asks for is not waited.
-    #[command(after_help = EXPLAIN_JSON)]
+    #[command(after_help = explain_help())]
     Explain {
         /// Print JSON
         #[arg(long)]
@@ -209,16 +209,26 @@ Names and images come from the files of the container's engine, which mostly onl
 terminals; NO_COLOR=1 turns them off. With --json all amounts are exact: docs/json.md of the documentation lists the fields.";
 
 const GC_JSON: &str = "\
-JSON: { released: [{ namespace, container, grant, owner, request }] }";
+JSON: { schema, released: [{ namespace, container, grant, owner, request }] }";
 
 const EXPLAIN_JSON: &str = "\
-JSON: { granted, request, tier, error: null or { code, message }, why: null or text, notes, wasted, gpus: [{ index,
+JSON: { schema, granted, request, tier, error: null or { code, message }, why: null or text, notes, wasted, gpus: [{ index,
   uuid, model, mig_enabled, granted, reason: null or text, usable_memory, free_memory, free_cores_ppm, asked_memory,
   asked_cores_ppm, left_memory, left_cores_ppm: null unless granted }] }
 Memory is in bytes, cores in parts per million of one GPU.";
 
+/// What may be asked for, from the grammar's own reference.
+fn explain_help() -> String {
+    let line = |key: fgpu_spec::KeyReference| {
+        let sentence = key.meaning.split_inclusive(". ").next().unwrap_or_default().trim_end();
+        format!("  {:<16} {}\n      {sentence}\n", key.key, key.examples.join("  "))
+    };
+    let keys: String = fgpu_spec::key_reference().map(line).collect();
+    format!("Annotations, with examples:\n{keys}\n{EXPLAIN_JSON}")
+}
+
 const INVENTORY_JSON: &str = "\
-JSON: the file inventory.json of the state directory: { version, boot_id, root, driver_version, cuda_version,
+JSON: the file inventory.json of the state directory: { schema, version, boot_id, root, driver_version, cuda_version,
   gpus: [{ uuid, index, minor, model, pci, numa, total_memory, reserved_memory, mig_enabled, context_memory }],
   topology: [one line per GPU with its links to those before it, as in nvidia-smi topo -m: \"NV18+NODE SYS\"],
   files: [{ kind: \"library\"|\"program\"|\"other\", name, host }] }

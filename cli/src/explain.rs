@@ -7,8 +7,9 @@ use serde::Serialize;
 use crate::node::Node;
 use crate::output::{Output, json, word};
 use crate::quantity::{bytes, percent};
+use crate::screen::Look;
 use crate::share;
-use crate::table::Table;
+use crate::table::{Column, Table};
 
 /// Answers what a container with these annotations would get.
 ///
@@ -28,7 +29,7 @@ pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) 
     let store = Store::open(&node.config.state_dir)?;
     let explanation = store.explain(&inventory, &node.config.rules(), &request, &tiers)?;
     let answer = answer(&request, explanation.tier, &inventory, &explanation);
-    let text = if as_json { json(&answer)? } else { text(&answer) };
+    let text = if as_json { json(&answer)? } else { text(&answer, &Look::of_stdout()) };
     Ok(Output { text, failure: explanation.error, ..Output::default() })
 }
 
@@ -156,8 +157,15 @@ fn reason(verdict: Verdict) -> Option<&'static str> {
     })
 }
 
-fn text(answer: &Answer) -> String {
-    let mut table = Table::new(&["GPU", "MODEL", "ASKED", "FREE", "SM FREE", "ANSWER"]);
+fn text(answer: &Answer, look: &Look) -> String {
+    let mut table = Table::of([
+        Column::new("GPU"),
+        Column::new("MODEL").cut(8).drop(2),
+        Column::new("ASKED").drop(1),
+        Column::new("FREE"),
+        Column::new("SM FREE"),
+        Column::new("ANSWER"),
+    ]);
     for gpu in &answer.gpus {
         let verdict = match (gpu.left_memory.zip(gpu.left_cores_ppm), gpu.reason) {
             (Some((memory, cores)), _) => {
@@ -191,7 +199,7 @@ fn text(answer: &Answer) -> String {
         texts.iter().map(|text| format!("{title}: {text}.\n")).collect()
     };
     let (notes, wasted) = (lines("Note", &answer.notes), lines("Wasted", &answer.wasted));
-    format!("{head}{notes}{wasted}\n{}", table.render())
+    format!("{head}{notes}{wasted}\n{}", table.fitted(look))
 }
 
 #[cfg(test)]
@@ -263,7 +271,7 @@ mod tests {
             error: None,
         };
         let answer = answer(&request(), Tier::Quota, &inventory(3), &explanation);
-        let text = text(&answer);
+        let text = text(&answer, &Look::PLAIN);
         assert!(
             text.starts_with(
                 "fgpu/fraction=1/3 would be granted on GPU 1, in the quota tier.\nWhy: no other GPU fits.\n"
@@ -327,7 +335,7 @@ mod tests {
             error: Some(Error::new(Code::NoCapacity, "too little")),
         };
         let answer = answer(&request(), Tier::Quota, &inventory(1), &explanation);
-        let text = text(&answer);
+        let text = text(&answer, &Look::PLAIN);
         assert!(text.starts_with("fgpu/fraction=1/3 would not be granted.\n"), "{text}");
         assert!(text.ends_with("it is short of memory\n"), "{text}");
         let value = serde_json::to_value(&answer).unwrap();

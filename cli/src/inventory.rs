@@ -9,7 +9,8 @@ use fgpu_spec::{Code, Error, FileKind, Inventory};
 use crate::node::Node;
 use crate::output::{Output, json};
 use crate::quantity::bytes;
-use crate::table::Table;
+use crate::screen::Look;
+use crate::table::{Column, Table};
 
 /// Reads the inventory, or makes it anew first.
 ///
@@ -25,7 +26,11 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
     } else {
         (node.inventory()?, Vec::new())
     };
-    let text = if as_json { json(&inventory)? } else { text(&inventory, node.config.reserve_memory) };
+    let text = if as_json {
+        json(&inventory)?
+    } else {
+        text(&inventory, node.config.reserve_memory, &Look::of_stdout())
+    };
     Ok(Output { text, warnings, ..Output::default() })
 }
 
@@ -61,9 +66,18 @@ pub(crate) fn hold(libcuda: &Path) -> Result<Output, Error> {
     Ok(Output::default())
 }
 
-fn text(inventory: &Inventory, reserve: u64) -> String {
-    let mut table =
-        Table::new(&["GPU", "MODEL", "MEMORY", "USABLE", "CONTEXT", "MIG", "NUMA", "PCI", "UUID"]);
+fn text(inventory: &Inventory, reserve: u64, look: &Look) -> String {
+    let mut table = Table::of([
+        Column::new("GPU"),
+        Column::new("MODEL").cut(10),
+        Column::new("MEMORY"),
+        Column::new("USABLE"),
+        Column::new("CONTEXT").drop(2),
+        Column::new("MIG"),
+        Column::new("NUMA").drop(3),
+        Column::new("PCI").drop(4),
+        Column::new("UUID").drop(1),
+    ]);
     for gpu in &inventory.gpus {
         table.row([
             gpu.index.to_string(),
@@ -89,7 +103,7 @@ fn text(inventory: &Inventory, reserve: u64) -> String {
         count(FileKind::Library),
         count(FileKind::Program),
         count(FileKind::Other),
-        table.render()
+        table.fitted(look)
     )
 }
 
@@ -126,7 +140,7 @@ mod tests {
             files: vec![file(FileKind::Library, "libcuda.so.1"), file(FileKind::Program, "nvidia-smi")],
         };
         assert_eq!(
-            text(&inventory, 1 << 30),
+            text(&inventory, 1 << 30, &Look::PLAIN),
             "\
 Driver 550.163.01, CUDA 12.4, from /; libraries: 1, programs: 1, sockets: 0
 

@@ -141,11 +141,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with the header `names`, whose columns are never cut.
-    pub(crate) fn new(names: &[&'static str]) -> Self {
-        Self::of(names.iter().map(|name| Column::new(name)))
-    }
-
     /// A table with these columns.
     pub(crate) fn of(columns: impl IntoIterator<Item = Column>) -> Self {
         Self { columns: columns.into_iter().collect(), rows: Vec::new() }
@@ -158,11 +153,6 @@ impl Table {
             bar @ Cell::Bar(_) => bar,
         };
         self.rows.push(cells.into_iter().map(plain).collect());
-    }
-
-    /// The text without colours and as wide as it is, each line with its end.
-    pub(crate) fn render(&self) -> String {
-        self.fitted(&Look::PLAIN)
     }
 
     /// The text for a terminal, each line with its end.
@@ -276,24 +266,28 @@ mod tests {
     use super::*;
     use crate::screen::WRONG;
 
+    fn named<const N: usize>(names: [&'static str; N]) -> Table {
+        Table::of(names.map(Column::new))
+    }
+
     fn at(width: usize) -> Look {
         Look { width: Some(width), ..Look::PLAIN }
     }
 
     #[test]
     fn columns_are_aligned_and_lines_have_no_tail() {
-        let mut table = Table::new(&["GPU", "MODEL", "FREE"]);
+        let mut table = named(["GPU", "MODEL", "FREE"]);
         table.row(["0", "Ä", "1"]);
         table.row(["10", "A100"]);
-        assert_eq!(table.render(), "GPU  MODEL  FREE\n0    Ä      1\n10   A100\n");
+        assert_eq!(table.fitted(&Look::PLAIN), "GPU  MODEL  FREE\n0    Ä      1\n10   A100\n");
     }
 
     #[test]
     fn control_characters_and_marks_that_turn_text_around_are_not_printed() {
-        let mut table = Table::new(&["NAME", "X"]);
+        let mut table = named(["NAME", "X"]);
         table.row(["a\u{1b}[2Jb\nc\u{9b}31m", "1"]);
         table.row(["a\u{202e}b\u{200b}c\u{2066}", "2"]);
-        assert_eq!(table.render(), "NAME          X\na?[2Jb?c?31m  1\na?b?c?        2\n");
+        assert_eq!(table.fitted(&Look::PLAIN), "NAME          X\na?[2Jb?c?31m  1\na?b?c?        2\n");
     }
 
     #[test]
@@ -351,9 +345,9 @@ mod tests {
 
     #[test]
     fn colours_are_only_where_they_are_shown() {
-        let mut table = Table::new(&["A", "B"]);
+        let mut table = named(["A", "B"]);
         table.row([Cell::styled("x", WRONG), Cell::from("y")]);
-        assert!(!table.render().contains('\u{1b}'));
+        assert!(!table.fitted(&Look::PLAIN).contains('\u{1b}'));
         let coloured = table.fitted(&Look { colour: true, ..Look::PLAIN });
         assert!(coloured.contains("\u{1b}[1m\u{1b}[31mx\u{1b}[0m  y\n"), "{coloured:?}");
     }
@@ -362,6 +356,6 @@ mod tests {
     fn a_column_of_nothing_that_may_go_is_not_shown() {
         let mut table = Table::of([Column::new("A"), Column::new("EMPTY").drop(1), Column::new("B").drop(1)]);
         table.row(["x", "", "y"]);
-        assert_eq!(table.render(), "A  B\nx  y\n");
+        assert_eq!(table.fitted(&Look::PLAIN), "A  B\nx  y\n");
     }
 }

@@ -96,6 +96,7 @@ impl Log {
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(full);
         }
+        let lock = Turning(lock);
         let current = self.directory.join(NAME);
         let is_ours = |there: std::fs::Metadata| full.metadata().is_ok_and(|ours| same(&ours, &there));
         if std::fs::symlink_metadata(&current).is_ok_and(is_ours) {
@@ -106,7 +107,19 @@ impl Log {
             }
             std::fs::rename(&current, older(1))?;
         }
+        drop(lock);
         self.open()
+    }
+}
+
+/// The lock of whoever turns the files over.
+struct Turning(File);
+
+impl Drop for Turning {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile shares the open file: closing ours alone would leave it locked until the
+        // child runs its program.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
