@@ -29,6 +29,7 @@ mod resize;
 mod run;
 mod same;
 mod view;
+mod words;
 
 /// The tests, in the order in which they run.
 fn tests() -> Vec<Test> {
@@ -39,6 +40,7 @@ fn tests() -> Vec<Test> {
         capacity::TESTS,
         malformed::TESTS,
         same::TESTS,
+        words::TESTS,
         ends::TESTS,
         events::TESTS,
         containerd::TESTS,

@@ -43,6 +43,11 @@ fn config_of_ctr_container() {
         "--detach",
         "--annotation",
         "a/b=c",
+        // Other systems' words, which this node does not understand.
+        "--annotation",
+        "gpu-fraction=0.5",
+        "--annotation",
+        "nvidia.com/gpumem=3000",
         "--env",
         "K=v",
         "--cap-add",
