@@ -127,6 +127,7 @@ bench: lab-tree
 replay:
 	$(CARGO) run --locked --release -p fgpu-replay -- trace --at-least 93.08 \
 		--nodes $(TRACE)/openb_node_list_gpu_node.csv --pods $(TRACE)/openb_pod_list_default.csv
+	$(CARGO) run --locked --release -p fgpu-replay -- mig --at-least 88
 
 gpu-kit:
 	$(MAKE) install DESTDIR=.lab/gpu-kit PREFIX=/usr

@@ -46,7 +46,7 @@ pub use error::Error;
 pub use host::Host;
 pub use lease::{Claim, Key, Lease, Rules, State};
 pub use mig::seen::{DriverLock, Foreign};
-pub use mig::{Board, Slot, SlotHolder};
+pub use mig::{Board, Slot, SlotHolder, place as place_slices};
 pub use observe::{Change, Observer};
 pub use place::{Decision, GpuReport, Placement, Refusal, Verdict, place};
 pub use process::Process;

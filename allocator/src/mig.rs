@@ -183,7 +183,7 @@ fn serving<'a>(gpu: &'a Gpu, request: &Request, usable: u64) -> Vec<&'a MigProfi
 
 /// Decides a request for slices, given what lies on each GPU (in the inventory's order) and what the request's owner
 /// holds in all (ppm of whole GPUs).
-pub(crate) fn place(
+pub fn place(
     inventory: &Inventory,
     rules: &Rules,
     request: &Request,

@@ -10,4 +10,5 @@ pub mod churn;
 pub mod cluster;
 pub mod fractions;
 pub mod node;
+pub mod slices;
 pub mod trace;

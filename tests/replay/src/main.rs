@@ -10,6 +10,7 @@ use fgpu_replay::arrivals::arrivals;
 use fgpu_replay::churn::{churn, fill};
 use fgpu_replay::cluster::Cluster;
 use fgpu_replay::fractions::{Fractions, Mix};
+use fgpu_replay::slices::{self, Slices};
 use fgpu_replay::trace;
 use fgpu_spec::Policy;
 
@@ -46,6 +47,25 @@ enum Command {
         policy: Word,
 
         /// Fail if less is allocated in the mean, in percent of the GPUs
+        #[arg(long, value_name = "PERCENT")]
+        at_least: Option<f64>,
+    },
+
+    /// MIG slices of one node of H100s, every profile as often: in balance between arrivals and departures
+    Mig {
+        /// GPUs
+        #[arg(long, default_value_t = 8)]
+        gpus: u32,
+
+        /// What would be in use if everything were served, as a part of the compute slices
+        #[arg(long, default_value_t = 0.85)]
+        load: f64,
+
+        /// Requests
+        #[arg(long, default_value_t = 200_000)]
+        arrivals: usize,
+
+        /// Fail if `pack` accepts less, in percent
         #[arg(long, value_name = "PERCENT")]
         at_least: Option<f64>,
     },
@@ -93,6 +113,13 @@ fn main() -> anyhow::Result<ExitCode> {
             let mean = replay(&machines, &tasks, seeds.max(1), percent, policy.into());
             if at_least.is_some_and(|least| mean < least) {
                 eprintln!("fgpu-replay: {mean:.2}% is less than it must be");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Mig { gpus, load, arrivals, at_least } => {
+            let accepted = mig(gpus, load, arrivals);
+            if at_least.is_some_and(|least| accepted < least) {
+                eprintln!("fgpu-replay: {accepted:.2}% is less than it must be");
                 return Ok(ExitCode::FAILURE);
             }
         }
@@ -185,4 +212,20 @@ fn node(gpus: u32, load: f64, arrivals: usize, mix: &Mix) {
         times.extend(server.node.decisions);
     }
     print_times(times);
+}
+
+/// Prints a row per policy. Returns what `pack` accepts, in percent.
+fn mig(gpus: u32, load: f64, arrivals: usize) -> f64 {
+    println!("{gpus} GPUs, {:.3} GPUs asked in the mean\n", slices::mean());
+    println!("| policy | accepted at load {load} | compute time served |");
+    println!("|---|---|---|");
+    let [packed, _] = [("pack", Policy::Pack), ("spread", Policy::Spread)].map(|(name, policy)| {
+        let mut server = Slices::new(gpus);
+        let mut rng = Rng::with_seed(42);
+        let outcome =
+            churn(&mut server, |rng| slices::draw(policy, rng), slices::mean(), load, arrivals, &mut rng);
+        print_row(name, &[outcome.accepted * 100.0, outcome.served * 100.0]);
+        outcome.accepted * 100.0
+    });
+    packed
 }

@@ -61,32 +61,37 @@ fn bracketed(model: &str) -> String {
     format!("<{}>", model.to_lowercase())
 }
 
+/// A node with so many alike GPUs, and nothing else that placement looks at.
+pub(crate) fn inventory(gpus: u32, model: &str) -> Inventory {
+    let gpu = |index| Gpu {
+        uuid: format!("GPU-{index}"),
+        index,
+        minor: index,
+        model: bracketed(model),
+        pci: String::new(),
+        numa: None,
+        total_memory: MEMORY_MIB << 20,
+        reserved_memory: 0,
+        mig_enabled: false,
+        context_memory: None,
+        mig_profiles: Vec::new(),
+    };
+    Inventory {
+        version: 0,
+        boot_id: String::new(),
+        root: "/".into(),
+        driver_version: String::new(),
+        cuda_version: 0,
+        gpus: (0..gpus).map(gpu).collect(),
+        topology: Topology::default(),
+        files: Vec::new(),
+    }
+}
+
 impl Node {
     /// A node with so many empty GPUs.
     pub fn new(gpus: u32, model: &str) -> Self {
-        let gpu = |index| Gpu {
-            uuid: format!("GPU-{index}"),
-            index,
-            minor: index,
-            model: bracketed(model),
-            pci: String::new(),
-            numa: None,
-            total_memory: MEMORY_MIB << 20,
-            reserved_memory: 0,
-            mig_enabled: false,
-            context_memory: None,
-            mig_profiles: Vec::new(),
-        };
-        let inventory = Inventory {
-            version: 0,
-            boot_id: String::new(),
-            root: "/".into(),
-            driver_version: String::new(),
-            cuda_version: 0,
-            gpus: (0..gpus).map(gpu).collect(),
-            topology: Topology::default(),
-            files: Vec::new(),
-        };
+        let inventory = inventory(gpus, model);
         let held = vec![Held::default(); gpus as usize];
         Self { inventory, rules: Rules::default(), held, decisions: Vec::new() }
     }
