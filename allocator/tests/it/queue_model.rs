@@ -239,7 +239,7 @@ fn is_woken(ticket: &Ticket) -> bool {
 fn asks(request: &Request) -> (u64, u32) {
     let memory = match request.memory {
         MemoryAsk::Bytes(bytes) => bytes,
-        MemoryAsk::Ppm(ppm) => WHOLE * u64::from(ppm) / 1_000_000 >> 20 << 20,
+        MemoryAsk::Ppm(ppm) => ((WHOLE * u64::from(ppm) / 1_000_000) >> 20) << 20,
     };
     (memory, request.cores_ppm)
 }
