@@ -237,6 +237,24 @@ fn rpmlint_finds_nothing() {
     assert!(said.contains("0 errors, 0 warnings"), "{said}");
 }
 
+/// Those that the lab runs (suite/docs.rs) are all that there are.
+#[test]
+fn every_page_is_run() {
+    let docs =
+        fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")).expect("there is documentation");
+    let names = docs.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut there: Vec<_> =
+        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
+    there.push("README.md".to_owned());
+    there.sort();
+    let mut run: Vec<_> = fgpu_lab::markdown::PAGES.iter().map(|(path, _)| (*path).to_owned()).collect();
+    run.sort();
+    assert_eq!(there, run);
+    for (path, text) in fgpu_lab::markdown::PAGES {
+        assert!(fgpu_lab::markdown::blocks(text).is_ok(), "{path}: {:?}", fgpu_lab::markdown::blocks(text));
+    }
+}
+
 /// A root with a shell and nothing else, in which rpm installs, upgrades and removes.
 #[test]
 fn rpm_installs_and_removes() {

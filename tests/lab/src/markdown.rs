@@ -1,4 +1,25 @@
-//! The code blocks of a page of documentation.
+//! The pages of the documentation and their code blocks.
+
+/// A page with its text, by its path in the checkout.
+pub type Page = (&'static str, &'static str);
+
+macro_rules! pages {
+    ($($path:literal)*) => { &[$(($path, include_str!(concat!("../../../", $path)))),*] };
+}
+
+/// The pages, in the order in which a newcomer reads them.
+pub const PAGES: &[Page] = pages![
+    "README.md"
+    "docs/install.md"
+    "docs/quickstart.md"
+    "docs/annotations.md"
+    "docs/configuration.md"
+    "docs/tiers.md"
+    "docs/troubleshooting.md"
+    "docs/json.md"
+    "docs/comparison.md"
+    "docs/contributing.md"
+];
 
 /// A block between fences.
 #[derive(Debug, Clone, PartialEq, Eq)]
