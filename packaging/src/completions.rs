@@ -17,6 +17,13 @@ pub fn scripts(command: &Command) -> Vec<(String, String)> {
 
 fn script(command: &Command, shell: Shell) -> String {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command.clone(), "fgpu", &mut text);
+    clap_complete::generate(shell, &mut visible(command), "fgpu", &mut text);
     String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The command without the subcommands that are hidden: clap_complete offers them, too, and clap cannot take one away.
+fn visible(command: &Command) -> Command {
+    let arguments = command.get_arguments().cloned();
+    let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned();
+    Command::new("fgpu").version(env!("CARGO_PKG_VERSION")).args(arguments).subcommands(inner)
 }

@@ -9,9 +9,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use fgpu_hook::config::Config;
-use fgpu_packaging::{annotations, config, man};
+use fgpu_packaging::{annotations, completions, config, man};
 use fgpu_spec::Code;
 
 fn top() -> PathBuf {
@@ -118,4 +119,24 @@ fn man_pages_are_well_formed() {
         assert!(text.contains("NAME\n") && text.contains(title), "{path}");
         assert!(text.contains(".SH \"SEE ALSO\"") || text.contains(".SH SEE ALSO"), "{path}");
     }
+}
+
+/// Programs of ours alone are no words for people.
+#[test]
+fn completions_know_every_command_and_no_hidden_one() {
+    let command = fgpu::command();
+    for (path, script) in completions::scripts(&command) {
+        for inner in command.get_subcommands() {
+            let name = inner.get_name();
+            let offered = script.contains(&format!("fgpu__subcmd__{name})"))
+                || script.contains(&format!("'{name}:"))
+                || script.contains(&format!("-a \"{name}\""));
+            assert_eq!(offered, !inner.is_hide_set(), "{path}: {name}");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (_, bash) = &completions::scripts(&command)[0];
+    fs::write(folder.path().join("fgpu"), bash).unwrap();
+    let parsed = Command::new("bash").arg("-n").arg(folder.path().join("fgpu")).output().unwrap();
+    assert!(parsed.status.success(), "{}", String::from_utf8_lossy(&parsed.stderr));
 }
