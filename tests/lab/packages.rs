@@ -260,6 +260,7 @@ fn every_page_is_run() {
 fn rpm_installs_and_removes() {
     let root = fresh("rpm-root");
     let path = root.to_str().expect("a path of this test is text");
+    output(&[concat!(env!("CARGO_MANIFEST_DIR"), "/images")]);
     let image = std::env::var("FGPU_LAB")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../.lab").into());
     output(&["tar", "-C", path, "-xf", &format!("{image}/image/busybox.tar")]);

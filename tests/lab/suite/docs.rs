@@ -51,8 +51,8 @@ fn every_block_runs() {
             run(["fgpu", "setup", engine, "--undo"]);
         }
         drop(installed);
-        restart_engines();
     }
+    restart_engines();
     run(["rm", "-rf", FOLDER]).ok();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
