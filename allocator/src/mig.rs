@@ -113,19 +113,20 @@ impl<'a> Board<'a> {
         all.filter(|(profile, placement)| self.has_room(profile, *placement)).collect()
     }
 
-    /// The free placement of `profile` that costs later requests the least, and how many placements (of any profile)
-    /// it takes from them. Of equals the first.
+    /// The free placement of `profile` that costs later requests the least, and how many placements it takes from them.
+    /// Profiles that differ in their attributes only (`+me`) count once. Of equals the first.
     pub fn best(&self, profile: &MigProfile) -> Option<(MigPlacement, usize)> {
         let open = self.open();
         let left = self.slices_left();
-        let same = self.slots.iter().filter(|slot| slot.profile == profile.id).count() + 1;
         let lost = |placement: MigPlacement| {
             let goes = |&&(other, at): &&(&MigProfile, MigPlacement)| {
-                at.overlaps(placement)
-                    || other.slices + profile.slices > left
-                    || (other.id == profile.id && same >= profile.most as usize)
+                at.overlaps(placement) || other.slices + profile.slices > left
             };
-            open.iter().filter(goes).count()
+            let kind = |(other, at): &(&MigProfile, MigPlacement)| (other.slices, at.start, at.size);
+            let mut lost: Vec<_> = open.iter().filter(goes).map(kind).collect();
+            lost.sort_unstable();
+            lost.dedup();
+            lost.len()
         };
         let mine = open.iter().filter(|(other, _)| other.id == profile.id);
         mine.map(|&(_, placement)| (placement, lost(placement))).min_by_key(|&(_, lost)| lost)
@@ -404,3 +405,6 @@ fn share(inventory: &Inventory, choice: &Choice<'_>) -> GrantedGpu {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,7 +58,7 @@ fn beside_asked(gpu: &Gpu, profile: &MigProfile, request: &Request, usable: u64)
     let cores = difference(cores.into(), request.cores_ppm.into(), |ppm| {
         percent(u32::try_from(ppm).unwrap_or(u32::MAX))
     });
-    format!("; memory: {memory} than asked, SMs: {cores}")
+    format!("; memory: {memory}, SMs: {cores} than asked")
 }
 
 fn difference(got: u64, asked: u64, shown: impl Fn(u64) -> String) -> String {

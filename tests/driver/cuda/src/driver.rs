@@ -105,7 +105,9 @@ impl Driver {
             return Err(Failure::NO_DEVICE);
         }
         let gpus = node.gpus().iter().enumerate();
-        let gpus: Vec<_> = gpus.filter(|(_, gpu)| devices::gpu_visible(&root, gpu.minor)).collect();
+        let gpus = gpus.filter(|(_, gpu)| devices::gpu_visible(&root, gpu.minor));
+        // MIG devices are not simulated here.
+        let gpus: Vec<_> = gpus.filter(|(_, gpu)| gpu.mig_enabled == 0).collect();
         let gpus = match visible_devices() {
             Some(wanted) => select(&gpus, wanted),
             None => gpus,

@@ -19,14 +19,23 @@ pub fn gpu_visible(root: &Root, minor: u32) -> bool {
     may_open(root, &format!("nvidia{minor}"))
 }
 
+/// Whether the MIG capability with this minor number may be used: as with the real driver by opening its node for reading.
+pub fn capability_visible(root: &Root, minor: u32) -> bool {
+    opens(root, &format!("nvidia-caps/nvidia-cap{minor}"), sys::O_RDONLY)
+}
+
 /// The nodes are in the root's own `dev` if it has one, else in the `/dev` of the process.
-fn path(root: &Root, name: &str) -> CString {
+pub fn path(root: &Root, name: &str) -> CString {
     let root = if sys::exists(&root.join("dev")) { root } else { &Root::SLASH };
     root.join(&format!("dev/{name}"))
 }
 
 fn may_open(root: &Root, name: &str) -> bool {
-    match sys::open(&path(root, name), sys::O_RDWR | sys::O_NONBLOCK) {
+    opens(root, name, sys::O_RDWR)
+}
+
+fn opens(root: &Root, name: &str, access: i32) -> bool {
+    match sys::open(&path(root, name), access | sys::O_NONBLOCK) {
         Ok(fd) => {
             sys::close(fd);
             true

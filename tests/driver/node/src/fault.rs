@@ -23,11 +23,23 @@ pub enum Fault {
     CudaAllocDelay = 5,
     /// Launches and synchronisations answer this `CUresult`. GPU.
     CudaLaunch = 6,
+    /// The process that makes the so many-th NVML call about the GPU from now on is killed before it. GPU.
+    NvmlKill = 20,
+    /// Creating a GPU instance answers this `nvmlReturn_t`. GPU.
+    MigCreate = 21,
+    /// Creating a compute instance answers this `nvmlReturn_t`. GPU.
+    MigCreateCompute = 22,
+    /// Destroying a compute instance answers this `nvmlReturn_t`. GPU.
+    MigDestroyCompute = 23,
+    /// Destroying a GPU instance answers this `nvmlReturn_t`. GPU.
+    MigDestroy = 24,
+    /// Creating and destroying instances takes so many microseconds longer. GPU.
+    MigDelay = 25,
 }
 
 impl Fault {
     /// Every fault there is.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 13] = [
         Self::NvmlInit,
         Self::NvmlDevice,
         Self::NvmlDelay,
@@ -35,6 +47,12 @@ impl Fault {
         Self::CudaAlloc,
         Self::CudaAllocDelay,
         Self::CudaLaunch,
+        Self::NvmlKill,
+        Self::MigCreate,
+        Self::MigCreateCompute,
+        Self::MigDestroyCompute,
+        Self::MigDestroy,
+        Self::MigDelay,
     ];
 
     /// The name that a person types.
@@ -47,6 +65,12 @@ impl Fault {
             Self::CudaAlloc => "cuda-alloc",
             Self::CudaAllocDelay => "cuda-alloc-delay-us",
             Self::CudaLaunch => "cuda-launch",
+            Self::NvmlKill => "nvml-kill",
+            Self::MigCreate => "mig-create",
+            Self::MigCreateCompute => "mig-create-compute",
+            Self::MigDestroyCompute => "mig-destroy-compute",
+            Self::MigDestroy => "mig-destroy",
+            Self::MigDelay => "mig-delay-us",
         }
     }
 

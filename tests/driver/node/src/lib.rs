@@ -17,6 +17,7 @@ pub mod account;
 pub mod config;
 pub mod devices;
 pub mod fault;
+pub mod instances;
 pub mod locate;
 pub mod lock;
 pub mod mig;

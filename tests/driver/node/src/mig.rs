@@ -1,7 +1,7 @@
 //! What slices a MIG-capable GPU can be cut into.
 //!
-//! Source: NVIDIA's MIG user guide and what the driver answers on such GPUs. Creation of instances is not
-//! simulated yet: a MIG-enabled GPU answers which profiles and placements it has and that no instance exists.
+//! Source: NVIDIA's MIG user guide and what the driver answers on such GPUs; memory sizes of H200 and B200, and the
+//! multiprocessors of B200's slices, are plausible only. Which instances there are is in [`crate::instances`].
 
 /// The slicing scheme of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,14 @@ pub enum Geometry {
     H100_80 = 2,
     /// A30 24 GB.
     A30_24 = 3,
+    /// A100 80 GB.
+    A100_80 = 4,
+    /// H100 94 GB.
+    H100_94 = 5,
+    /// H200 141 GB.
+    H200_141 = 6,
+    /// B200 180 GB.
+    B200_180 = 7,
 }
 
 /// A kind of GPU instance.
@@ -105,6 +113,46 @@ const H100_80: &[Profile] = &[
     row(9, 15, "1g.20gb", 1, 26, 20096, 2, &[0, 2, 4, 6], [1, 1, 1, 0]),
 ];
 
+/// The profiles of a GPU with eight memory slices: names, MiB and multiprocessors in the order 1g, 1g double, 2g, 3g,
+/// 4g, 7g, and the engines of H100.
+const fn eight(names: [&'static str; 7], mib: [u64; 6], sms: [u32; 6]) -> [Profile; 7] {
+    [
+        row(0, 19, names[0], 1, sms[0], mib[0], 1, ANY_OF_7, [1, 1, 1, 0]),
+        row(1, 14, names[2], 2, sms[2], mib[2], 2, &[0, 2, 4], [2, 2, 2, 0]),
+        row(2, 9, names[3], 3, sms[3], mib[3], 4, &[0, 4], [3, 3, 3, 0]),
+        row(3, 5, names[4], 4, sms[4], mib[4], 4, &[0], [4, 4, 4, 0]),
+        row(4, 0, names[5], 7, sms[5], mib[5], 8, &[0], [8, 7, 7, 1]),
+        only_one(row(7, 20, names[6], 1, sms[0], mib[0], 1, ANY_OF_7, [1, 1, 1, 1])),
+        row(9, 15, names[1], 1, sms[1], mib[1], 2, &[0, 2, 4, 6], [1, 1, 1, 0]),
+    ]
+}
+
+const H100_SMS: [u32; 6] = [16, 26, 32, 60, 64, 132];
+
+const A100_80: &[Profile] = &eight(
+    ["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb", "1g.10gb+me"],
+    [9856, 19968, 19968, 40192, 40192, 80384],
+    [14, 14, 28, 42, 56, 98],
+);
+
+const H100_94: &[Profile] = &eight(
+    ["1g.12gb", "1g.24gb", "2g.24gb", "3g.47gb", "4g.47gb", "7g.94gb", "1g.12gb+me"],
+    [11_008, 22_144, 22_144, 47_488, 47_488, 95_360],
+    H100_SMS,
+);
+
+const H200_141: &[Profile] = &eight(
+    ["1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb", "1g.18gb+me"],
+    [16_896, 33_920, 33_920, 71_424, 71_424, 142_848],
+    H100_SMS,
+);
+
+const B200_180: &[Profile] = &eight(
+    ["1g.23gb", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb", "1g.23gb+me"],
+    [22_144, 44_544, 44_544, 90_624, 90_624, 182_272],
+    [18, 28, 36, 70, 72, 148],
+);
+
 const A30_24: &[Profile] = &[
     row(0, 14, "1g.6gb", 1, 14, 5952, 1, ANY_OF_4, [1, 0, 0, 0]),
     row(1, 5, "2g.12gb", 2, 28, 12032, 2, &[0, 2], [2, 2, 0, 0]),
@@ -113,9 +161,20 @@ const A30_24: &[Profile] = &[
 ];
 
 impl Geometry {
+    /// Every geometry.
+    pub const ALL: [Self; 7] = [
+        Self::A100_40,
+        Self::H100_80,
+        Self::A30_24,
+        Self::A100_80,
+        Self::H100_94,
+        Self::H200_141,
+        Self::B200_180,
+    ];
+
     /// The geometry with that number (`Gpu::mig_geometry`).
     pub fn from_number(number: u32) -> Option<Self> {
-        [Self::A100_40, Self::H100_80, Self::A30_24].into_iter().find(|&geometry| geometry as u32 == number)
+        Self::ALL.into_iter().find(|&geometry| geometry as u32 == number)
     }
 
     /// The geometry's name in a node's TOML.
@@ -124,6 +183,10 @@ impl Geometry {
             "a100-40" => Some(Self::A100_40),
             "h100-80" => Some(Self::H100_80),
             "a30" => Some(Self::A30_24),
+            "a100-80" => Some(Self::A100_80),
+            "h100-94" => Some(Self::H100_94),
+            "h200" => Some(Self::H200_141),
+            "b200" => Some(Self::B200_180),
             _ => None,
         }
     }
@@ -134,12 +197,21 @@ impl Geometry {
             Self::A100_40 => A100_40,
             Self::H100_80 => H100_80,
             Self::A30_24 => A30_24,
+            Self::A100_80 => A100_80,
+            Self::H100_94 => H100_94,
+            Self::H200_141 => H200_141,
+            Self::B200_180 => B200_180,
         }
     }
 
     /// The profile with that driver number.
     pub fn profile(self, number: u32) -> Option<&'static Profile> {
         self.profiles().iter().find(|profile| profile.number == number)
+    }
+
+    /// Compute slices of the whole GPU.
+    pub fn slices(self) -> u32 {
+        self.profiles().iter().map(|profile| profile.slices).max().unwrap_or(0)
     }
 
     /// Most MIG devices of one GPU.

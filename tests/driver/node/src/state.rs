@@ -17,12 +17,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::config::{MAX_GPUS, Text};
 use crate::fault::{FAULTS, Fault};
+use crate::instances::{Cell, MOST};
 use crate::sys::{self, Errno};
 
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"simgpust");
 /// Changes with every change of the structs below.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 /// Most processes that can use the node's GPUs at the same time.
 pub const SLOTS: usize = 1024;
 
@@ -54,6 +55,10 @@ pub struct State {
 pub struct GpuState {
     /// Injected faults, by [`Fault`].
     pub faults: [AtomicU64; FAULTS],
+    /// Its MIG instances (see [`crate::instances`]).
+    pub mig: [Cell; MOST],
+    /// How many compute instances it has had.
+    pub mig_serial: AtomicU64,
     /// Monotonic nanoseconds up to which kernels have been served (see [`crate::sm`]).
     pub advanced_at: AtomicU64,
     /// Nanoseconds for which the GPU has run kernels, ever.

@@ -119,6 +119,54 @@ pub fn read_file(path: &CStr) -> Result<Vec<u8>, Errno> {
     result
 }
 
+/// Makes a file with that content; one that is there is replaced.
+pub fn write_file(path: &CStr, content: &[u8], mode: u32) -> Result<(), Errno> {
+    const O_WRONLY_CREATE_TRUNCATE: usize = 0o1101;
+    let flags = O_WRONLY_CREATE_TRUNCATE | O_CLOEXEC as usize;
+    // SAFETY: `path` is NUL-terminated and outlives the call.
+    let fd = unsafe { syscall(OPEN, [path.as_ptr() as usize, flags, mode as usize, 0, 0, 0]) }?;
+    // SAFETY: the pointer and the length describe `content`.
+    let written = unsafe { syscall(WRITE, [fd, content.as_ptr() as usize, content.len(), 0, 0, 0]) };
+    close(fd as i32);
+    written.map(drop)
+}
+
+/// Makes a folder; it may be there.
+pub fn make_folder(path: &CStr) {
+    const MKDIR: usize = 83;
+    // SAFETY: `path` is NUL-terminated and outlives the call. Without the folder what is made in it fails.
+    let _ = unsafe { syscall(MKDIR, [path.as_ptr() as usize, 0o755, 0, 0, 0, 0]) };
+}
+
+/// Removes a file, or a folder that is empty; it may be gone.
+pub fn remove(path: &CStr) {
+    const UNLINK: usize = 87;
+    const RMDIR: usize = 84;
+    // SAFETY: `path` is NUL-terminated and outlives the calls.
+    unsafe {
+        if syscall(UNLINK, [path.as_ptr() as usize, 0, 0, 0, 0, 0]).is_err() {
+            let _ = syscall(RMDIR, [path.as_ptr() as usize, 0, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Makes a character device node; it may be there.
+pub fn make_node(path: &CStr, mode: u32, major: u32, minor: u32) {
+    const MKNOD: usize = 133;
+    const CHARACTER_DEVICE: u32 = 0o020_000;
+    let number = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+    let mode = (CHARACTER_DEVICE | mode) as usize;
+    // SAFETY: `path` is NUL-terminated and outlives the call. Without the node the instance cannot be used.
+    let _ = unsafe { syscall(MKNOD, [path.as_ptr() as usize, mode, number as usize, 0, 0, 0]) };
+}
+
+/// Ends this process as `kill -9` does.
+pub fn kill_self() {
+    const KILL: usize = 62;
+    // SAFETY: takes integers only.
+    let _ = unsafe { syscall(KILL, [pid() as usize, 9, 0, 0, 0, 0]) };
+}
+
 /// Whether something of that name exists.
 pub fn exists(path: &CStr) -> bool {
     // SAFETY: `path` is NUL-terminated and outlives the call.
@@ -285,6 +333,24 @@ pub fn try_lock_byte(fd: i32, byte: u64) -> Result<bool, Errno> {
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Waits for the POSIX lock of one byte and takes it.
+pub fn lock_byte(fd: i32, byte: u64) -> Result<(), Errno> {
+    const F_SETLKW: usize = 7;
+    loop {
+        match record_lock(fd, F_SETLKW, F_WRLCK, byte) {
+            Err(Errno::EINTR) => {}
+            done => return done.map(drop),
+        }
+    }
+}
+
+/// Gives the POSIX lock of one byte back.
+pub fn unlock_byte(fd: i32, byte: u64) {
+    const F_SETLK: usize = 6;
+    // It cannot fail on a lock that is held.
+    let _ = record_lock(fd, F_SETLK, F_UNLCK, byte);
 }
 
 /// Which *other* process holds the POSIX lock of one byte: its pid in the caller's pid namespace, 0 if it is

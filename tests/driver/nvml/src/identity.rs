@@ -7,6 +7,7 @@ use core::ffi::{CStr, c_char, c_int};
 use sim_node::config::Gpu;
 
 use crate::abi::{Answer, Failure, Handle, check_version, code, padded, put, texts, values};
+use crate::instances;
 use crate::session::{Device, Session};
 
 /// `NVML_BRAND_NVIDIA`: what data-centre GPUs have been since Ampere.
@@ -111,8 +112,8 @@ fn address(gpu: &Gpu, domain_digits: usize) -> CString {
 }
 
 texts! {
-    nvmlDeviceGetName(text) => |device| device.gpu.name.as_cstr().into();
-    nvmlDeviceGetUUID(text) => |device| device.gpu.uuid.as_cstr().into();
+    nvmlDeviceGetName(text) => instances::name;
+    nvmlDeviceGetUUID(text) => instances::uuid;
     nvmlDeviceGetSerial(text) => |device| device.gpu.serial.as_cstr().into();
     nvmlDeviceGetVbiosVersion(text) => |_| c"00.00.00.00.00".into();
     nvmlDeviceGetBoardPartNumber(text) => |_| c"000-00000-0000-000".into();
@@ -120,7 +121,7 @@ texts! {
 }
 
 values! {
-    nvmlDeviceGetIndex(u32) => |device| Ok(device.index);
+    nvmlDeviceGetIndex(u32) => |device| Ok(instances::index(device));
     nvmlDeviceGetMinorNumber(u32) => |device| Ok(device.gpu.minor);
     nvmlDeviceGetModuleId(u32) => |device| Ok(device.number as u32 + 1);
     nvmlDeviceGetBoardId(u32) => |device| Ok(device.gpu.pci_bus << 8);
@@ -132,7 +133,7 @@ values! {
     nvmlDeviceGetMemoryBusWidth(u32) => |device| Ok(device.gpu.bus_width);
     nvmlDeviceGetVirtualizationMode(u32) => |_| Ok(0);
     nvmlDeviceGetHostVgpuMode(u32) => |_| Err(Failure::NOT_SUPPORTED);
-    nvmlDeviceIsMigDeviceHandle(u32) => |_| Ok(0);
+    nvmlDeviceIsMigDeviceHandle(u32) => |device| Ok(u32::from(device.mig.is_some()));
 }
 
 #[unsafe(no_mangle)]

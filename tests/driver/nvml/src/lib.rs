@@ -12,6 +12,7 @@ extern crate alloc;
 mod abi;
 mod activity;
 mod identity;
+mod instances;
 mod memory;
 mod mig;
 mod node;

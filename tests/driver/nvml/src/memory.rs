@@ -25,6 +25,10 @@ struct MemoryV2 {
 
 /// What the two versions are computed from: total, reserved, used by processes, free.
 fn memory(device: &Device) -> MemoryV2 {
+    if let Some(instance) = &device.mig {
+        let total = instance.profile.memory_mib << 20;
+        return MemoryV2 { version: 0, total, reserved: 0, free: total, used: 0 };
+    }
     let (total, reserved) = (device.gpu.memory_total, device.gpu.memory_reserved);
     let used = device.session.onlooker.used(device.number);
     MemoryV2 { version: 0, total, reserved, free: device.gpu.usable().saturating_sub(used), used }

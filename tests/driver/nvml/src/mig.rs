@@ -1,4 +1,4 @@
-//! MIG: the mode, the profiles and their placements. No instance exists on a simulated GPU yet.
+//! MIG: the mode, the profiles and their placements. The instances are in `instances.rs`.
 
 use alloc::vec::Vec;
 
@@ -7,12 +7,12 @@ use sim_node::mig::{Geometry, Profile};
 use crate::abi::{Answer, Failure, Handle, code, padded, put, put_list, values};
 use crate::session::Device;
 
-fn geometry(device: &Device) -> Result<Geometry, Failure> {
+pub(crate) fn geometry(device: &Device) -> Result<Geometry, Failure> {
     Geometry::from_number(device.gpu.mig_geometry).ok_or(Failure::NOT_SUPPORTED)
 }
 
 /// The geometry of a GPU that an administrator has put into MIG mode.
-fn enabled_geometry(device: &Device) -> Result<Geometry, Failure> {
+pub(crate) fn enabled_geometry(device: &Device) -> Result<Geometry, Failure> {
     if device.gpu.mig_enabled == 1 { geometry(device) } else { Err(Failure::NOT_SUPPORTED) }
 }
 
@@ -32,20 +32,12 @@ values! {
     nvmlDeviceGetMaxMigDeviceCount(u32) => |device| Ok(geometry(device).map_or(0, Geometry::most_devices));
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, _index: u32, _out: *mut Handle) -> u32 {
-    code(Device::of(device).and_then(|device| {
-        enabled_geometry(&device)?;
-        Err(Failure::NOT_FOUND)
-    }))
-}
-
 fn profile(device: Handle, number: u32) -> Result<&'static Profile, Failure> {
     geometry(&Device::of(device)?)?.profile(number).ok_or(Failure::NOT_SUPPORTED)
 }
 
 /// A profile by the id that instances are created by.
-fn profile_by_id(device: Handle, id: u32) -> Result<&'static Profile, Failure> {
+pub(crate) fn profile_by_id(device: Handle, id: u32) -> Result<&'static Profile, Failure> {
     let profiles = enabled_geometry(&Device::of(device)?)?.profiles();
     profiles.iter().find(|profile| profile.id == id).ok_or(Failure::INVALID_ARGUMENT)
 }
@@ -161,9 +153,9 @@ unsafe fn put_profile(profile: &Profile, out: *mut u32) -> Answer {
 /// `nvmlGpuInstancePlacement_t`, in memory slices.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Placement {
-    start: u32,
-    size: u32,
+pub(crate) struct Placement {
+    pub(crate) start: u32,
+    pub(crate) size: u32,
 }
 
 unsafe fn placements(device: Handle, id: u32, out: *mut Placement, count: *mut u32) -> Answer {
@@ -197,33 +189,4 @@ unsafe extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
 ) -> u32 {
     // SAFETY: the pointers are as nvml.h demands of the caller.
     code(unsafe { placements(device, id, out, count) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetGpuInstanceRemainingCapacity(
-    device: Handle,
-    id: u32,
-    out: *mut u32,
-) -> u32 {
-    // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
-    code(profile_by_id(device, id).and_then(|profile| unsafe { put(out, profile.most) }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetGpuInstances(
-    device: Handle,
-    id: u32,
-    _out: *mut Handle,
-    count: *mut u32,
-) -> u32 {
-    // SAFETY: `count` is null or valid, as nvml.h demands of the caller.
-    code(profile_by_id(device, id).and_then(|_| unsafe { put(count, 0) }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstanceById(device: Handle, _id: u32, _out: *mut Handle) -> u32 {
-    code(Device::of(device).and_then(|device| {
-        enabled_geometry(&device)?;
-        Err(Failure::NOT_FOUND)
-    }))
 }

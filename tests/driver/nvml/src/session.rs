@@ -7,17 +7,20 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use sim_node::config::{Gpu, MAX_GPUS, Node};
 use sim_node::devices;
 use sim_node::fault::Fault;
+use sim_node::instances::Instance;
 use sim_node::locate::Root;
 use sim_node::lock::Mutex;
 use sim_node::observe::Onlooker;
-use sim_node::state::Mapped;
+use sim_node::state::{GpuState, Mapped};
 use sim_node::sys;
 
 use crate::abi::{Answer, Failure, Handle};
+use crate::instances;
 
 /// What is known between init and shutdown. Sessions are few and never freed: a thread may still be in a call
 /// while another one shuts down.
 pub(crate) struct Session {
+    pub(crate) root: &'static Root,
     pub(crate) node: &'static Node,
     pub(crate) onlooker: &'static Onlooker,
     /// Numbers in the node of the GPUs that this process may open; a GPU's place here is its index.
@@ -32,6 +35,8 @@ pub(crate) struct Device {
     pub(crate) number: usize,
     pub(crate) gpu: &'static Gpu,
     pub(crate) session: &'static Session,
+    /// The MIG device of it that the call is about.
+    pub(crate) mig: Option<Instance>,
 }
 
 struct Opened {
@@ -88,7 +93,7 @@ fn open() -> Result<Session, Failure> {
     }
     let gpus = node.gpus().iter().enumerate();
     let visible = gpus.filter(|(_, gpu)| devices::gpu_visible(root, gpu.minor)).map(|(i, _)| i).collect();
-    Ok(Session { node, onlooker, visible })
+    Ok(Session { root, node, onlooker, visible })
 }
 
 impl Session {
@@ -105,6 +110,7 @@ impl Session {
             number,
             gpu: &self.node.gpus[number],
             session: self,
+            mig: None,
         })
     }
 
@@ -119,20 +125,54 @@ impl Device {
     pub(crate) fn of(handle: Handle) -> Result<Self, Failure> {
         let session = Session::current()?;
         let number = handle.wrapping_sub(&raw const HANDLES as usize);
-        let device = session.find(|device| device.number == number).map_err(|_| Failure::INVALID_ARGUMENT)?;
-        let state = &session.onlooker.mapped().state.gpus[number];
-        match state.fault(Fault::NvmlDelay) {
-            0 => {}
-            microseconds => sys::sleep(microseconds.saturating_mul(1000)),
-        }
-        match state.fault(Fault::NvmlDevice) {
-            0 => Ok(device),
-            code => Err(Failure(code as u32)),
-        }
+        let found = session.find(|device| device.number == number);
+        let device = match found {
+            Ok(device) => device,
+            Err(_) => instances::device(handle)?,
+        };
+        session.strike(device.number).map(|()| device)
     }
 
     /// The GPU's handle.
     pub(crate) fn handle(&self) -> Handle {
         &raw const HANDLES[self.number] as usize
     }
+
+    /// What goes on on the GPU.
+    pub(crate) fn state(&self) -> &'static GpuState {
+        &self.session.onlooker.mapped().state.gpus[self.number]
+    }
 }
+
+impl Session {
+    /// Injected faults of a GPU.
+    pub(crate) fn strike(&self, number: usize) -> Answer {
+        let state = &self.onlooker.mapped().state.gpus[number];
+        if state.fault(Fault::NvmlKill) != 0 {
+            let count = &self.writer()?.state.gpus[number].faults[Fault::NvmlKill as usize];
+            if count.fetch_sub(1, Ordering::AcqRel) == 1 {
+                sys::kill_self();
+            }
+        }
+        match state.fault(Fault::NvmlDelay) {
+            0 => {}
+            microseconds => sys::sleep(microseconds.saturating_mul(1000)),
+        }
+        match state.fault(Fault::NvmlDevice) {
+            0 => Ok(()),
+            code => Err(Failure(code as u32)),
+        }
+    }
+
+    /// The state, mapped for writing. It stays so: closing any descriptor of the file would drop this process's locks.
+    pub(crate) fn writer(&self) -> Result<Mapped, Failure> {
+        let mut writer = WRITER.lock();
+        if writer.is_none() {
+            let mapped = Mapped::open(&self.root.join("run/nvidia-sim/state"), true);
+            *writer = Some(mapped.map_err(|_| Failure::NO_PERMISSION)?);
+        }
+        (*writer).ok_or(Failure::NO_PERMISSION)
+    }
+}
+
+static WRITER: Mutex<Option<Mapped>> = Mutex::new(None);

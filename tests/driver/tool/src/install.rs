@@ -10,7 +10,7 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use sim_node::config::Node;
 use sim_node::state::{LAYOUT, MAGIC, State};
 
-use crate::proc_tree::{self, CONTROL_MINOR, NVIDIA_MAJOR, UVM_MAJOR};
+use crate::proc_tree::{self, CAPS_MAJOR, CONTROL_MINOR, NVIDIA_MAJOR, UVM_MAJOR};
 
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
@@ -104,6 +104,11 @@ fn make_devices(node: &Node, folder: &Path) -> Result<()> {
     nodes.extend(
         node.gpus().iter().map(|gpu| (format!("nvidia{}", gpu.minor), NVIDIA_MAJOR, u64::from(gpu.minor))),
     );
+    // What lets a process make and destroy MIG instances, and look at all of them.
+    let caps = folder.join("nvidia-caps");
+    fs::create_dir_all(&caps).with_context(|| format!("cannot make {}", caps.display()))?;
+    nodes.push(("nvidia-caps/nvidia-cap1".to_owned(), CAPS_MAJOR, 1));
+    nodes.push(("nvidia-caps/nvidia-cap2".to_owned(), CAPS_MAJOR, 2));
     for (name, major, minor) in nodes {
         let path = folder.join(name);
         make_device(&path, major, minor).with_context(|| format!("cannot make {}", path.display()))?;
@@ -125,7 +130,7 @@ fn refuse_foreign_major(devices: &str) -> Result<()> {
     for line in devices.lines().take_while(|line| !line.starts_with("Block")) {
         let mut words = line.split_whitespace();
         let major = words.next().and_then(|word| word.parse::<u64>().ok());
-        if let Some(major @ (NVIDIA_MAJOR | UVM_MAJOR)) = major {
+        if let Some(major @ (NVIDIA_MAJOR | UVM_MAJOR | CAPS_MAJOR)) = major {
             bail!(
                 "this machine has a driver for character devices {major} ({})",
                 words.next().unwrap_or("?")

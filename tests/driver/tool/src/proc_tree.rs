@@ -1,6 +1,7 @@
 //! The part of /proc that the NVIDIA kernel modules make.
 
 use sim_node::config::{Gpu, Node};
+use sim_node::instances::capability_minor;
 
 /// Major number of `/dev/nvidia*`, assigned for good (Documentation/admin-guide/devices.txt).
 pub(crate) const NVIDIA_MAJOR: u64 = 195;
@@ -21,6 +22,7 @@ pub(crate) fn files(node: &Node) -> Vec<(String, String)> {
         ),
         ("proc/driver/nvidia/params".into(), PARAMS.into()),
         ("proc/devices".into(), devices()),
+        ("proc/driver/nvidia-caps/mig-minors".into(), mig_minors(node)),
     ];
     files.extend(node.gpus().iter().map(|gpu| (information_path(gpu), information(gpu, version))));
     files
@@ -28,6 +30,23 @@ pub(crate) fn files(node: &Node) -> Vec<(String, String)> {
 
 /// What matters of the modules' parameters: that nodes may be made by whoever needs them, with mode 0666.
 const PARAMS: &str = "DeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\nModifyDeviceFiles: 1\n";
+
+/// The minors of all MIG instances that there could ever be.
+fn mig_minors(node: &Node) -> String {
+    let mut text = "config 1\nmonitor 2\n".to_owned();
+    for gpu in node.gpus() {
+        let minor = gpu.minor;
+        for instance in 0..15 {
+            let own = capability_minor(minor, instance, None);
+            text += &format!("gpu{minor}/gi{instance}/access {own}\n");
+            for compute in 0..8 {
+                let own = capability_minor(minor, instance, Some(compute));
+                text += &format!("gpu{minor}/gi{instance}/ci{compute}/access {own}\n");
+            }
+        }
+    }
+    text
+}
 
 fn devices() -> String {
     format!(

@@ -1,0 +1,539 @@
+//! MIG instances: which there are, making and destroying them, and the MIG devices that a process may use.
+//!
+//! Who may open `/dev/nvidia-caps/nvidia-cap1` (`config`) may make, destroy and list instances; any other process sees the
+//! devices of which it can open both nodes.
+
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::vec::Vec;
+
+use sim_node::config::MAX_GPUS;
+use sim_node::devices;
+use sim_node::fault::Fault;
+use sim_node::instances::{self, Instance, MOST, Refusal, capability_minor};
+use sim_node::mig::Geometry;
+use sim_node::sys;
+
+use crate::abi::{Answer, Failure, Handle, code, padded, put, put_list, values};
+use crate::mig::{Placement, enabled_geometry, geometry, profile_by_id};
+use crate::session::{Device, Session};
+
+/// Minor of the capability to change instances.
+const CONFIG: u32 = 1;
+/// Major of the capabilities' nodes, as `fgpu-sim install` has it in /proc/devices.
+const CAPS_MAJOR: u32 = 507;
+/// Readable for everybody.
+const CAP_MODE: u32 = 0o444;
+
+/// Handles are the addresses of these bytes.
+type Table = [[u8; MOST]; MAX_GPUS];
+static GPU_INSTANCES: Table = [[0; MOST]; MAX_GPUS];
+static COMPUTE_INSTANCES: Table = [[0; MOST]; MAX_GPUS];
+static MIG_DEVICES: Table = [[0; MOST]; MAX_GPUS];
+
+fn handle_in(table: &'static Table, gpu: usize, cell: usize) -> Handle {
+    &raw const table[gpu][cell] as usize
+}
+
+/// The GPU and the cell of a handle.
+fn place_in(table: &'static Table, handle: Handle) -> Option<(usize, usize)> {
+    let offset = handle.checked_sub(&raw const *table as usize)?;
+    (offset < MAX_GPUS * MOST).then_some((offset / MOST, offset % MOST))
+}
+
+/// The MIG device behind a handle.
+pub(crate) fn device(handle: Handle) -> Result<Device, Failure> {
+    let (number, cell) = place_in(&MIG_DEVICES, handle).ok_or(Failure::INVALID_ARGUMENT)?;
+    let device = Session::current()?.find(|device| device.number == number)?;
+    let instance = instances::instance(device.state(), geometry(&device)?, cell).ok_or(Failure::NOT_FOUND)?;
+    Ok(Device { mig: Some(instance), ..device })
+}
+
+/// A GPU instance behind a handle; injected faults strike here.
+fn gpu_instance(handle: Handle) -> Result<(Device, Instance), Failure> {
+    of_handle(&GPU_INSTANCES, handle)
+}
+
+/// The GPU instance of the compute instance behind a handle.
+fn compute_instance(handle: Handle) -> Result<(Device, Instance), Failure> {
+    let (device, instance) = of_handle(&COMPUTE_INSTANCES, handle)?;
+    instance.compute.ok_or(Failure::NOT_FOUND)?;
+    Ok((device, instance))
+}
+
+fn of_handle(table: &'static Table, handle: Handle) -> Result<(Device, Instance), Failure> {
+    let (number, cell) = place_in(table, handle).ok_or(Failure::INVALID_ARGUMENT)?;
+    let device = Session::current()?.find(|device| device.number == number)?;
+    device.session.strike(number)?;
+    let instance = instances::instance(device.state(), geometry(&device)?, cell).ok_or(Failure::NOT_FOUND)?;
+    Ok((device, instance))
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Invalid => Self::INVALID_ARGUMENT,
+            Refusal::Full => Self::INSUFFICIENT_RESOURCES,
+            Refusal::InUse => Self::IN_USE,
+            Refusal::Gone => Self::NOT_FOUND,
+            Refusal::Unknown => Self(999),
+        }
+    }
+}
+
+/// Before an instance is made or destroyed: the right to, and injected faults.
+fn change(device: &Device, fault: Fault) -> Answer {
+    if !devices::capability_visible(device.session.root, CONFIG) {
+        return Err(Failure::NO_PERMISSION);
+    }
+    match device.state().fault(Fault::MigDelay) {
+        0 => {}
+        microseconds => sys::sleep(microseconds.saturating_mul(1000)),
+    }
+    match device.state().fault(fault) {
+        0 => Ok(()),
+        code => Err(Failure(code as u32)),
+    }
+}
+
+/// Whether this process may use a MIG device.
+fn is_visible(device: &Device, instance: &Instance) -> bool {
+    let opens = |compute| {
+        let minor = capability_minor(device.gpu.minor, instance.id, compute);
+        devices::capability_visible(device.session.root, minor)
+    };
+    instance.compute.is_some() && opens(None) && opens(Some(0))
+}
+
+fn all(device: &Device, geometry: Geometry) -> Vec<Instance> {
+    instances::instances(device.state(), geometry).collect()
+}
+
+/// The MIG devices that this process may use, in the order of their GPU instances' ids.
+fn visible(device: &Device) -> Result<Vec<Instance>, Failure> {
+    let mut found = all(device, enabled_geometry(device)?);
+    found.retain(|instance| is_visible(device, instance));
+    found.sort_by_key(|instance| instance.id);
+    Ok(found)
+}
+
+/// The name of a GPU or of a MIG device.
+pub(crate) fn name(device: &Device) -> CString {
+    let name = device.gpu.name.as_str();
+    let text = match &device.mig {
+        None => name.into(),
+        Some(instance) => format!("{name} MIG {}", instance.profile.name),
+    };
+    CString::new(text).unwrap_or_default()
+}
+
+/// The UUID of a GPU or of a MIG device. The latter says which making it is of: made again, it is another one.
+pub(crate) fn uuid(device: &Device) -> CString {
+    let Some(instance) = &device.mig else { return device.gpu.uuid.as_cstr().into() };
+    let serial = instance.compute.map_or(0, |compute| compute.serial);
+    let mut bytes = device.gpu.uuid_bytes;
+    bytes[4] ^= instance.id as u8;
+    for (byte, of_serial) in bytes[8..].iter_mut().zip(serial.to_be_bytes()) {
+        *byte ^= of_serial;
+    }
+    let hex = |part: &[u8]| part.iter().map(|byte| format!("{byte:02x}")).collect::<alloc::string::String>();
+    let parts = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(hex);
+    CString::new(format!("MIG-{}", parts.join("-"))).unwrap_or_default()
+}
+
+/// The index of a GPU in this process, or of a MIG device on its GPU.
+pub(crate) fn index(device: &Device) -> u32 {
+    let Some(instance) = &device.mig else { return device.index };
+    let place = visible(device).ok().and_then(|all| all.iter().position(|other| other.cell == instance.cell));
+    place.unwrap_or(0) as u32
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
+    device: Handle,
+    index: u32,
+    out: *mut Handle,
+) -> u32 {
+    code(Device::of(device).and_then(|device| {
+        let found = visible(&device)?;
+        let instance = found.get(index as usize).ok_or(Failure::NOT_FOUND)?;
+        // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+        unsafe { put(out, handle_in(&MIG_DEVICES, device.number, instance.cell)) }
+    }))
+}
+
+fn mig(device: &Device) -> Result<Instance, Failure> {
+    device.mig.ok_or(Failure::INVALID_ARGUMENT)
+}
+
+values! {
+    nvmlDeviceGetGpuInstanceId(u32) => |device| Ok(mig(device)?.id);
+    nvmlDeviceGetComputeInstanceId(u32) => |device| mig(device).map(|_| 0);
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Handle) => |device| mig(device).map(|_| device.handle());
+    nvmlDeviceGetAttributes(Attributes) => attributes;
+    nvmlDeviceGetAttributes_v2(Attributes) => attributes;
+}
+
+/// `nvmlDeviceAttributes_t`.
+#[repr(C)]
+struct Attributes {
+    multiprocessors: u32,
+    copy_engines: u32,
+    decoders: u32,
+    encoders: u32,
+    jpeg: u32,
+    ofa: u32,
+    gpu_slices: u32,
+    compute_slices: u32,
+    memory_mib: u64,
+}
+
+fn attributes(device: &Device) -> Result<Attributes, Failure> {
+    let instance = mig(device)?;
+    let profile = instance.profile;
+    Ok(Attributes {
+        multiprocessors: profile.sms,
+        copy_engines: profile.copy_engines,
+        decoders: profile.decoders,
+        encoders: 0,
+        jpeg: profile.jpeg,
+        ofa: profile.ofa,
+        gpu_slices: profile.slices,
+        compute_slices: instance.compute.map_or(0, |compute| compute.slices),
+        memory_mib: profile.memory_mib,
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetGpuInstanceRemainingCapacity(
+    device: Handle,
+    id: u32,
+    out: *mut u32,
+) -> u32 {
+    code(profile_by_id(device, id).and_then(|profile| {
+        let device = Device::of(device)?;
+        let geometry = enabled_geometry(&device)?;
+        let there = all(&device, geometry);
+        let same = there.iter().filter(|other| other.profile.number == profile.number).count() as u32;
+        let slices: u32 = there.iter().map(|other| other.profile.slices).sum();
+        let free = profile.starts.iter().filter(|&&start| {
+            there
+                .iter()
+                .all(|other| start >= other.start + other.profile.size || other.start >= start + profile.size)
+        });
+        let by_slices = geometry.slices().saturating_sub(slices) / profile.slices;
+        let count = (free.count() as u32).min(profile.most.saturating_sub(same)).min(by_slices);
+        // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+        unsafe { put(out, count) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetGpuInstances(
+    device: Handle,
+    id: u32,
+    out: *mut Handle,
+    count: *mut u32,
+) -> u32 {
+    code(profile_by_id(device, id).and_then(|profile| {
+        let device = Device::of(device)?;
+        let mut found = all(&device, enabled_geometry(&device)?);
+        let lists = devices::capability_visible(device.session.root, CONFIG);
+        found.retain(|instance| {
+            instance.profile.number == profile.number && (lists || is_visible(&device, instance))
+        });
+        let handles: Vec<_> =
+            found.iter().map(|instance| handle_in(&GPU_INSTANCES, device.number, instance.cell)).collect();
+        // SAFETY: the pointers are as nvml.h demands of the caller.
+        unsafe { put_list(count, out, &handles) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetGpuInstanceById(device: Handle, id: u32, out: *mut Handle) -> u32 {
+    code(Device::of(device).and_then(|device| {
+        let found = all(&device, enabled_geometry(&device)?);
+        let instance = found.iter().find(|instance| instance.id == id).ok_or(Failure::NOT_FOUND)?;
+        // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+        unsafe { put(out, handle_in(&GPU_INSTANCES, device.number, instance.cell)) }
+    }))
+}
+
+/// `nvmlGpuInstanceInfo_t`.
+#[repr(C)]
+struct GpuInstanceInfo {
+    device: Handle,
+    id: u32,
+    profile: u32,
+    placement: Placement,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpuInstanceGetInfo(instance: Handle, out: *mut GpuInstanceInfo) -> u32 {
+    code(gpu_instance(instance).and_then(|(device, instance)| {
+        let info = GpuInstanceInfo {
+            device: device.handle(),
+            id: instance.id,
+            profile: instance.profile.id,
+            placement: Placement { start: instance.start, size: instance.profile.size },
+        };
+        // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+        unsafe { put(out, info) }
+    }))
+}
+
+fn capability_folder(device: &Device, instance: &Instance) -> alloc::string::String {
+    format!("proc/driver/nvidia/capabilities/gpu{}/mig/gi{}", device.gpu.minor, instance.id)
+}
+
+/// What the kernel module shows of a capability in /proc, and the node that NVML makes when root makes an instance.
+fn show(device: &Device, folder: &str, minor: u32) {
+    let root = device.session.root;
+    let mut path = alloc::string::String::new();
+    for part in folder.split('/') {
+        path = if path.is_empty() { part.into() } else { format!("{path}/{part}") };
+        sys::make_folder(&root.join(&path));
+    }
+    let text = format!("DeviceFileMinor: {minor}\nDeviceFileMode: {CAP_MODE}\nDeviceFileModify: 1\n");
+    // Without it the instance is there and nobody finds its minor; a test would notice.
+    let _ = sys::write_file(&root.join(&format!("{folder}/access")), text.as_bytes(), CAP_MODE);
+    let node = devices::path(root, &format!("nvidia-caps/nvidia-cap{minor}"));
+    sys::make_node(&node, CAP_MODE, CAPS_MAJOR, minor);
+}
+
+fn hide(device: &Device, folder: &str) {
+    let root = device.session.root;
+    sys::remove(&root.join(&format!("{folder}/access")));
+    sys::remove(&root.join(folder));
+}
+
+unsafe fn create(device: Handle, id: u32, place: Option<Placement>, out: *mut Handle) -> Answer {
+    let profile = profile_by_id(device, id)?;
+    let device = Device::of(device)?;
+    let geometry = enabled_geometry(&device)?;
+    change(&device, Fault::MigCreate)?;
+    let mapped = device.session.writer()?;
+    let wanted = place.filter(|place| place.size == profile.size);
+    let starts = match (place, wanted) {
+        (Some(_), None) => return Err(Failure::INVALID_ARGUMENT),
+        (_, Some(place)) => alloc::vec![place.start],
+        (None, None) => profile.starts.to_vec(),
+    };
+    let mut answer = Err(Refusal::Full);
+    for start in starts {
+        answer = instances::create(&mapped, device.number, geometry, profile, start);
+        if answer.is_ok() {
+            break;
+        }
+    }
+    let cell = answer?;
+    let instance = instances::instance(device.state(), geometry, cell).ok_or(Failure::NOT_FOUND)?;
+    let minor = capability_minor(device.gpu.minor, instance.id, None);
+    show(&device, &capability_folder(&device, &instance), minor);
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, handle_in(&GPU_INSTANCES, device.number, cell)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceCreateGpuInstance(device: Handle, id: u32, out: *mut Handle) -> u32 {
+    // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+    code(unsafe { create(device, id, None, out) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceCreateGpuInstanceWithPlacement(
+    device: Handle,
+    id: u32,
+    place: *const Placement,
+    out: *mut Handle,
+) -> u32 {
+    // SAFETY: the pointers are null or valid, as nvml.h demands of the caller.
+    code(unsafe {
+        match place.as_ref() {
+            None => Err(Failure::INVALID_ARGUMENT),
+            Some(place) => create(device, id, Some(*place), out),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceDestroy(instance: Handle) -> u32 {
+    code(gpu_instance(instance).and_then(|(device, instance)| {
+        change(&device, Fault::MigDestroy)?;
+        instances::destroy(&device.session.writer()?, device.number, instance.cell)?;
+        hide(&device, &capability_folder(&device, &instance));
+        Ok(())
+    }))
+}
+
+/// The kinds of compute instances: number, which is the id as well, and slices.
+const COMPUTE_PROFILES: [(u32, u32); 5] = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 7)];
+
+fn compute_slices(instance: &Instance, number: u32) -> Result<u32, Failure> {
+    let known = COMPUTE_PROFILES.iter().find(|(known, _)| *known == number);
+    let &(_, slices) = known.ok_or(Failure::INVALID_ARGUMENT)?;
+    if slices <= instance.profile.slices { Ok(slices) } else { Err(Failure::NOT_SUPPORTED) }
+}
+
+/// `nvmlComputeInstanceProfileInfo_t`.
+#[repr(C)]
+struct ComputeProfileInfo {
+    id: u32,
+    slices: u32,
+    instances: u32,
+    multiprocessors: u32,
+    engines: [u32; 5],
+}
+
+fn compute_profile(instance: &Instance, number: u32) -> Result<ComputeProfileInfo, Failure> {
+    let profile = instance.profile;
+    let slices = compute_slices(instance, number)?;
+    Ok(ComputeProfileInfo {
+        id: number,
+        slices,
+        instances: profile.slices / slices,
+        multiprocessors: profile.sms * slices / profile.slices,
+        engines: [profile.copy_engines, profile.decoders, 0, profile.jpeg, profile.ofa],
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
+    instance: Handle,
+    number: u32,
+    engines: u32,
+    out: *mut ComputeProfileInfo,
+) -> u32 {
+    code(gpu_instance(instance).and_then(|(_, instance)| {
+        if engines != 0 {
+            return Err(Failure::INVALID_ARGUMENT);
+        }
+        // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+        unsafe { put(out, compute_profile(&instance, number)?) }
+    }))
+}
+
+/// `nvmlComputeInstanceProfileInfo_v2_t`.
+#[repr(C)]
+struct ComputeProfileInfoV2 {
+    version: u32,
+    info: ComputeProfileInfo,
+    name: [u8; 96],
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+    instance: Handle,
+    number: u32,
+    engines: u32,
+    out: *mut ComputeProfileInfoV2,
+) -> u32 {
+    code(gpu_instance(instance).and_then(|(_, instance)| {
+        if engines != 0 {
+            return Err(Failure::INVALID_ARGUMENT);
+        }
+        let info = compute_profile(&instance, number)?;
+        let name = match info.slices == instance.profile.slices {
+            true => format!("MIG {}", instance.profile.name),
+            false => format!("MIG {}c.{}", info.slices, instance.profile.name),
+        };
+        // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+        unsafe {
+            crate::abi::check_version(out, 2)?;
+            put(out, ComputeProfileInfoV2 { version: (*out).version, info, name: padded(name.as_bytes()) })
+        }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpuInstanceGetComputeInstances(
+    instance: Handle,
+    number: u32,
+    out: *mut Handle,
+    count: *mut u32,
+) -> u32 {
+    code(gpu_instance(instance).and_then(|(device, instance)| {
+        let slices = compute_slices(&instance, number)?;
+        let there = instance.compute.is_some_and(|compute| compute.slices == slices);
+        let handle = handle_in(&COMPUTE_INSTANCES, device.number, instance.cell);
+        // SAFETY: the pointers are as nvml.h demands of the caller.
+        unsafe { put_list(count, out, if there { core::slice::from_ref(&handle) } else { &[] }) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpuInstanceGetComputeInstanceById(
+    instance: Handle,
+    id: u32,
+    out: *mut Handle,
+) -> u32 {
+    code(gpu_instance(instance).and_then(|(device, instance)| {
+        instance.compute.filter(|_| id == 0).ok_or(Failure::NOT_FOUND)?;
+        // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+        unsafe { put(out, handle_in(&COMPUTE_INSTANCES, device.number, instance.cell)) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpuInstanceCreateComputeInstance(
+    instance: Handle,
+    number: u32,
+    out: *mut Handle,
+) -> u32 {
+    code(gpu_instance(instance).and_then(|(device, instance)| {
+        let slices = compute_slices(&instance, number)?;
+        change(&device, Fault::MigCreateCompute)?;
+        instances::create_compute(&device.session.writer()?, device.number, instance.cell, slices)?;
+        let folder = format!("{}/ci0", capability_folder(&device, &instance));
+        show(&device, &folder, capability_minor(device.gpu.minor, instance.id, Some(0)));
+        // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+        unsafe { put(out, handle_in(&COMPUTE_INSTANCES, device.number, instance.cell)) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlComputeInstanceDestroy(compute: Handle) -> u32 {
+    code(compute_instance(compute).and_then(|(device, instance)| {
+        change(&device, Fault::MigDestroyCompute)?;
+        instances::destroy_compute(&device.session.writer()?, device.number, instance.cell)?;
+        hide(&device, &format!("{}/ci0", capability_folder(&device, &instance)));
+        Ok(())
+    }))
+}
+
+/// `nvmlComputeInstanceInfo_t`. Its device is the MIG device.
+#[repr(C)]
+struct ComputeInstanceInfo {
+    device: Handle,
+    gpu_instance: Handle,
+    id: u32,
+    profile: u32,
+    placement: Placement,
+}
+
+unsafe fn compute_info(compute: Handle, out: *mut ComputeInstanceInfo) -> Answer {
+    let (device, instance) = compute_instance(compute)?;
+    let slices = instance.compute.map_or(0, |compute| compute.slices);
+    let number = COMPUTE_PROFILES.iter().find(|(_, known)| *known == slices).map_or(0, |(number, _)| *number);
+    let info = ComputeInstanceInfo {
+        device: handle_in(&MIG_DEVICES, device.number, instance.cell),
+        gpu_instance: handle_in(&GPU_INSTANCES, device.number, instance.cell),
+        id: 0,
+        profile: number,
+        placement: Placement { start: 0, size: slices },
+    };
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, info) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlComputeInstanceGetInfo(compute: Handle, out: *mut ComputeInstanceInfo) -> u32 {
+    // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+    code(unsafe { compute_info(compute, out) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlComputeInstanceGetInfo_v2(compute: Handle, out: *mut ComputeInstanceInfo) -> u32 {
+    // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
+    code(unsafe { compute_info(compute, out) })
+}
