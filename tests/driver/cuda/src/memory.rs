@@ -255,11 +255,16 @@ unsafe fn info_low(low_free: *mut u32, low_total: *mut u32) -> Answer {
 
 unsafe fn info(free: *mut usize, total: *mut usize) -> Answer {
     let current = Current::get()?;
-    let usable = current.gpu.usable();
     let used = current.driver.account.used(current.number);
+    let rest = current.gpu.usable().saturating_sub(used);
+    // A cgroup's limit is what its processes are told.
+    let (usable, free_bytes) = match current.driver.account.partition(current.number) {
+        Some((hard, used)) => (hard, hard.saturating_sub(used).min(rest)),
+        None => (current.gpu.usable(), rest),
+    };
     // SAFETY: handed on from the caller; null means that it is not wanted.
     unsafe {
-        put_if_asked(free, usable.saturating_sub(used) as usize);
+        put_if_asked(free, free_bytes as usize);
         put_if_asked(total, usable as usize);
     }
     Ok(())

@@ -119,16 +119,24 @@ impl Account {
     pub fn charge(&self, gpu: usize, bytes: u64, limit: u64) -> bool {
         let _lock = self.lock();
         let state = self.gpu(gpu);
-        let fits = |used: u64| used.checked_add(bytes).is_some_and(|sum| sum <= limit);
+        let fits = |used: u64, limit: u64| used.checked_add(bytes).is_some_and(|sum| sum <= limit);
+        let room =
+            || fits(self.sum(gpu), limit) && self.partition(gpu).is_none_or(|(hard, used)| fits(used, hard));
         // The dead are only looked for when their memory is needed.
-        let enough = fits(self.sum(gpu)) || {
+        let enough = room() || {
             self.reap();
-            fits(self.sum(gpu))
+            room()
         };
         if enough {
             state.used[self.slot].fetch_add(bytes, Ordering::AcqRel);
         }
         enough
+    }
+
+    /// The tightest memory limit of the process's cgroups and what is used of it, in bytes.
+    pub fn partition(&self, gpu: usize) -> Option<(u64, u64)> {
+        let cgroups = &self.mapped.state.processes[self.slot].cgroups;
+        self.gpu(gpu).tightest(self.mapped.state, cgroups, self.mapped.slots())
     }
 
     /// Takes back what [`Self::charge`] counted.

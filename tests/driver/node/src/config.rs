@@ -15,7 +15,7 @@ pub const MAX_GPUS: usize = 8;
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"simgpucf");
 /// Changes with every change of the structs below.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// Text of at most `N` - 1 bytes, padded with NULs.
 #[repr(C)]
@@ -59,6 +59,10 @@ pub struct Node {
     pub gpu_count: u32,
     /// CUDA version of the driver, 1000 × major + 10 × minor.
     pub cuda_version: u32,
+    /// 1: the driver limits memory by cgroup, as from r615 on.
+    pub memory_limits: u32,
+    /// 0.
+    pub reserved: u32,
     /// Driver version, e.g. `550.163.01`.
     pub driver_version: Text<32>,
     /// The GPUs, by index.
@@ -169,4 +173,4 @@ impl Node {
 }
 
 const _: () = assert!(size_of::<Gpu>() == 96 + 48 + 16 + 32 + 4 * 8 + 22 * 4);
-const _: () = assert!(size_of::<Node>() == 8 + 4 * 4 + 32 + MAX_GPUS * size_of::<Gpu>());
+const _: () = assert!(size_of::<Node>() == 8 + 6 * 4 + 32 + MAX_GPUS * size_of::<Gpu>());

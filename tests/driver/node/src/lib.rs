@@ -22,6 +22,7 @@ pub mod locate;
 pub mod lock;
 pub mod mig;
 pub mod observe;
+pub mod partition;
 pub mod runtime;
 pub mod sm;
 pub mod state;

@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::config::{MAX_GPUS, Text};
 use crate::fault::{FAULTS, Fault};
 use crate::instances::{Cell, MOST};
+use crate::partition::{DEPTH, LIMITS, Limit, own_cgroups};
 use crate::sys::{self, Errno};
 
 /// First eight bytes of the file.
@@ -69,6 +70,8 @@ pub struct GpuState {
     pub window_busy: AtomicU64,
     /// Percent busy in the window before.
     pub utilization: AtomicU64,
+    /// Memory limits by cgroup (see [`crate::partition`]).
+    pub limits: [Limit; LIMITS],
     /// Device memory in bytes.
     pub used: [AtomicU64; SLOTS],
     /// Contexts.
@@ -94,6 +97,8 @@ pub struct Process {
     pub namespace: AtomicU64,
     /// Its start time, clock ticks since the boot.
     pub started: AtomicU64,
+    /// Its cgroup and those above it (see [`crate::partition`]).
+    pub cgroups: [AtomicU64; DEPTH],
     /// Its first argument. Bytes are written while nobody reads (see `sequence`).
     pub name: [AtomicU64; NAME_WORDS],
 }
@@ -167,6 +172,9 @@ impl Process {
 
     /// Writes who has the slot. Only the slot's owner may call it.
     pub(crate) fn describe(&self, pid: u32, namespace: u64, started: u64, name: &[u8]) {
+        for (place, cgroup) in self.cgroups.iter().zip(own_cgroups()) {
+            place.store(cgroup, Ordering::Release);
+        }
         self.sequence.fetch_add(1, Ordering::AcqRel);
         self.pid.store(pid, Ordering::Relaxed);
         self.namespace.store(namespace, Ordering::Relaxed);

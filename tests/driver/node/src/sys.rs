@@ -191,6 +191,22 @@ pub fn file_length(fd: i32) -> Result<u64, Errno> {
     Ok(stat[6])
 }
 
+/// Inode of an open file.
+pub fn inode(fd: i32) -> Result<u64, Errno> {
+    // st_ino is the u64 at 8.
+    let mut stat = [0u64; 18];
+    // SAFETY: `stat` has the size of the kernel's struct stat.
+    unsafe { syscall(FSTAT, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0]) }?;
+    Ok(stat[1])
+}
+
+/// Whether the process's effective user is root, in its user namespace.
+pub fn is_root() -> bool {
+    const GETEUID: usize = 107;
+    // SAFETY: takes no argument and cannot fail.
+    unsafe { syscall(GETEUID, [0; 6]) }.is_ok_and(|user| user == 0)
+}
+
 /// Sets the length of an open file in bytes.
 pub fn set_file_length(fd: i32, length: u64) -> Result<(), Errno> {
     // SAFETY: takes integers only.

@@ -15,6 +15,7 @@ impl Failure {
     pub(crate) const INSUFFICIENT_SIZE: Self = Self(7);
     pub(crate) const DRIVER_NOT_LOADED: Self = Self(9);
     pub(crate) const TIMEOUT: Self = Self(10);
+    pub(crate) const OPERATING_SYSTEM: Self = Self(17);
     pub(crate) const IN_USE: Self = Self(19);
     pub(crate) const INSUFFICIENT_RESOURCES: Self = Self(23);
     pub(crate) const ARGUMENT_VERSION_MISMATCH: Self = Self(25);

@@ -17,6 +17,7 @@ mod memory;
 mod mig;
 mod node;
 mod nvlink;
+mod partition;
 mod private;
 mod session;
 mod telemetry;

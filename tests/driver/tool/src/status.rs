@@ -3,12 +3,13 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use sim_node::config::Node;
 use sim_node::observe::{Onlooker, User};
-use sim_node::state::Mapped;
+use sim_node::state::{GpuState, Mapped};
 
 /// A node that was installed.
 pub(crate) struct Installed {
@@ -38,7 +39,17 @@ struct GpuStatus {
     memory_total: u64,
     memory_used: u64,
     utilization_percent: u64,
+    /// By cgroup.
+    memory_limits: Vec<LimitStatus>,
     processes: Vec<ProcessStatus>,
+}
+
+#[derive(Serialize)]
+struct LimitStatus {
+    /// Inode of the cgroup's directory.
+    cgroup: u64,
+    soft: u64,
+    hard: u64,
 }
 
 #[derive(Serialize)]
@@ -85,6 +96,7 @@ pub(crate) fn show(root: &Path, json: bool) -> Result<()> {
                 memory_total: gpu.memory_total,
                 memory_used: processes.iter().map(|process| process.memory_used).sum(),
                 utilization_percent: onlooker.utilization(index),
+                memory_limits: limits(&mapped.state.gpus[index]),
                 processes,
             }
         })
@@ -95,6 +107,16 @@ pub(crate) fn show(root: &Path, json: bool) -> Result<()> {
         print(&gpus);
     }
     Ok(())
+}
+
+fn limits(gpu: &GpuState) -> Vec<LimitStatus> {
+    let number = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let all = gpu.limits.iter().filter(|limit| !limit.is_gone()).map(|limit| LimitStatus {
+        cgroup: number(&limit.cgroup),
+        soft: number(&limit.soft),
+        hard: number(&limit.hard),
+    });
+    all.collect()
 }
 
 fn print(gpus: &[GpuStatus]) {

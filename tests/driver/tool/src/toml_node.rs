@@ -3,6 +3,7 @@
 //! ```toml
 //! driver-version = "550.163.01"   # must be that of the nvidia-smi in use
 //! cuda-version = "12.4"
+//! memory-limits = true            # by cgroup, as drivers from r615 on have them
 //!
 //! [[gpu]]
 //! preset = "h100-80"              # or a100-40, a30
@@ -46,6 +47,9 @@ struct NodeToml {
     driver_version: String,
     #[serde(default = "default_cuda")]
     cuda_version: String,
+    /// Whether it limits memory by cgroup, as drivers from r615 on do.
+    #[serde(default)]
+    memory_limits: bool,
     gpu: Vec<GpuToml>,
 }
 
@@ -126,6 +130,8 @@ fn node(toml: &NodeToml) -> Result<Node, String> {
         size: size_of::<Node>() as u32,
         gpu_count: gpus.len() as u32,
         cuda_version: cuda_version(&toml.cuda_version)?,
+        memory_limits: u32::from(toml.memory_limits),
+        reserved: 0,
         driver_version: Text::new(&toml.driver_version),
         gpus: [NO_GPU; MAX_GPUS],
     };
