@@ -247,8 +247,18 @@ pub fn sleep_nanoseconds(nanoseconds: u64) {
 
 /// Nanoseconds on CLOCK_MONOTONIC, by a system call.
 pub fn monotonic() -> u64 {
+    clock(CLOCK_MONOTONIC as usize)
+}
+
+/// Nanoseconds since 1970.
+pub fn wall() -> u64 {
+    const CLOCK_REALTIME: usize = 0;
+    clock(CLOCK_REALTIME)
+}
+
+fn clock(which: usize) -> u64 {
     let mut time = [0i64; 2];
-    let arguments = [CLOCK_MONOTONIC as usize, time.as_mut_ptr() as usize, 0, 0, 0, 0];
+    let arguments = [which, time.as_mut_ptr() as usize, 0, 0, 0, 0];
     // SAFETY: the kernel writes a `struct timespec`.
     let _ = unsafe { call(arch::CLOCK_GETTIME, arguments) };
     time[0] as u64 * 1_000_000_000 + time[1] as u64

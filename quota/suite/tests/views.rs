@@ -93,6 +93,17 @@ fn nvidia_ml_py_shows_nothing_of_others() {
         assert!(line(second, &call).replace('\'', "").contains(&process), "{said}");
     }
     assert!(line(second, "name").ends_with("/tenant"), "{said}");
+    // The other keeps the GPU busy; what the container used is its own part, and its one process's.
+    assert_eq!(line(first, "nvmlDeviceGetUtilizationRates"), "{gpu: 0, memory: 0}");
+    assert_eq!(line(second, "nvmlDeviceGetUtilizationRates"), "{gpu: 0, memory: 0}");
+    assert_eq!(line(first, "nvmlDeviceGetProcessUtilization"), "refused: Not Found");
+    for call in ["ProcessUtilization", "ProcessesUtilizationInfo"] {
+        let sample = line(second, &format!("nvmlDeviceGet{call}"));
+        assert!(
+            sample.contains(&format!("pid: {},", node.own.id())) && sample.contains("smUtil: 0"),
+            "{said}"
+        );
+    }
     assert_eq!(line(second, "nvmlDeviceGetAccountingMode"), "0");
     assert!(line(second, "nvmlGpmQueryDeviceSupport").ends_with("isSupportedDevice: 0}"), "{said}");
 }
