@@ -3,7 +3,7 @@ from ..trial import Checks
 
 CHECKS = Checks()
 
-from . import views, memory, tenants, overhead, compute, pytorch, others  # noqa: E402,F401
+from . import views, memory, tenants, containers, overhead, compute, pytorch, others  # noqa: E402,F401
 
 # `leaks` is looked at by the process outside, after every other part, and always.
-PARTS = ("views", "memory", "tenants", "overhead", "compute", "pytorch", "others", "leaks")
+PARTS = ("views", "memory", "tenants", "containers", "overhead", "compute", "pytorch", "others", "leaks")

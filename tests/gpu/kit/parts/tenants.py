@@ -1,6 +1,7 @@
 """Several shares of one GPU at the same time."""
 import json
 import subprocess
+import time
 
 from ..node import PIECE
 from . import CHECKS
@@ -72,3 +73,45 @@ def waits(trial, node):
     out, err = second.communicate()
     trial.measured["then"] = out.strip()
     trial.expect(second.returncode == 0, "it ended with %d: %s" % (second.returncode, err))
+
+
+@CHECKS.add("tenants", "resize", "a share of 25 % that is full gets 50 % while it runs, and then 25 % again",
+            "it can fill the new share, and has no memory to come after that; nobody is ended", limit=90)
+def resize(trial, node):
+    node.need_run(trial, mounts=True)
+    words = node.program("fill", "info", "fill", "alloc", "pause", "fill", "alloc", "pause", "fill", "alloc", "free")
+    running = node.start(trial, ["-p", "25%"], words)
+    info, first = running.line(), running.line()
+    trial.need("got" in first, "filling: %s %s" % (info, first))
+    [lease] = node.status()["leases"]
+    more, less = node.granted(50), node.granted(25)
+    for fraction, expected in (("0.5", more - less), ("0.25", 0)):
+        began = time.monotonic()
+        done = node.command([node.fgpu, "--config", node.config, "resize", lease["container"], "--fraction", fraction])
+        trial.measured["resize_to_%s_seconds" % fraction] = round(time.monotonic() - began, 3)
+        trial.need(done.code == 0, done.story())
+        running.go_on()
+        line = running.line()
+        if "pid" in line:  # what the pause says
+            line = running.line()
+        trial.need("got" in line, "after a resize to %s: %s" % (fraction, line))
+        trial.measured["got_at_%s" % fraction] = line["got"]
+        trial.expect(0.99 * expected - PIECE <= line["got"] <= expected, "at %s it got %d more, not %d" % (fraction, line["got"], expected))
+    done = running.finish()
+    trial.expect(done.code == 0, done.story())
+
+
+@CHECKS.add("tenants", "two_gpus", "a share of 25 % of each of two GPUs", "each has its own limit", limit=90)
+def two_gpus(trial, node):
+    node.need_run(trial, mounts=True)
+    if len(node.status()["gpus"]) < 2:
+        trial.skip("this machine has one GPU")
+    for device in ("0", "1"):
+        words = [str(node.fgpu), "--config", str(node.config), "run", "-n", "2", "-p", "25%", "--",
+                 *node.program("fill", "--device", device, "info", "fill", "alloc")]
+        done = node.command(words, timeout=40)
+        trial.need(done.code == 0 and len(done.lines()) == 2, done.story())
+        info, filled = done.lines()
+        trial.measured["gpu_%s" % device] = {"total": info["total"], "got": filled["got"], "code": filled["code"]}
+        trial.expect(info["devices"] == 2, "it sees %d GPUs" % info["devices"])
+        trial.expect(filled["code"] == 2 and 0.99 * info["free"] <= filled["got"] <= info["total"], "GPU %s: %s" % (device, filled))
