@@ -36,6 +36,7 @@ fn inventory(gpus: u32) -> Inventory {
         cuda_version: 12040,
         gpus: (0..gpus).map(gpu).collect(),
         files: Vec::new(),
+        driver_limits: false,
         topology: fgpu_spec::Topology::default(),
     }
 }

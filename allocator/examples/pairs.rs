@@ -39,6 +39,7 @@ fn inventory() -> Inventory {
         driver_version: "550.163.01".into(),
         cuda_version: 12040,
         gpus: (0..8).map(gpu).collect(),
+        driver_limits: false,
         topology: fgpu_spec::Topology::default(),
         files: Vec::new(),
     }

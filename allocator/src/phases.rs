@@ -23,7 +23,9 @@ impl Lease {
             Tier::Mig => {
                 self.grant.gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).any(|mig| mig.stage.is_ours())
             }
-            tier => tier.has_driver_part(),
+            // Set in its cgroup, if it has got one.
+            Tier::Driver => self.cgroup.is_some(),
+            Tier::Quota | Tier::None => false,
         }
     }
 
@@ -150,6 +152,21 @@ impl Store {
         }
         self.remove_folder(nonce);
         Ok(true)
+    }
+
+    /// Makes a lease of the `driver` tier one of the `quota` tier, which says why.
+    ///
+    /// # Errors
+    /// As [`Error`] says; then nothing has changed.
+    pub fn weaken(&self, nonce: &Nonce, note: &str) -> Result<bool, Error> {
+        self.change(nonce, |lease| {
+            let is_driver = lease.grant.tier == Tier::Driver && lease.state.is_held();
+            if is_driver {
+                lease.grant.tier = Tier::Quota;
+                lease.grant.notes.push(note.to_owned());
+            }
+            is_driver
+        })
     }
 
     /// Changes one lease; `false` if there is none or `change` says so, and then nothing is written.

@@ -31,6 +31,7 @@ fn node(memories: &[u64]) -> Inventory {
         driver_version: String::new(),
         cuda_version: 0,
         gpus: memories.iter().zip(0..).map(|(&memory, index)| gpu(index, memory)).collect(),
+        driver_limits: false,
         topology: fgpu_spec::Topology::default(),
         files: vec![],
     }

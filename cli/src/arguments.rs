@@ -228,7 +228,7 @@ fn explain_help() -> String {
 }
 
 const INVENTORY_JSON: &str = "\
-JSON: the file inventory.json of the state directory: { schema, version, boot_id, root, driver_version, cuda_version,
+JSON: the file inventory.json of the state directory: { schema, version, boot_id, root, driver_version, cuda_version, driver_limits,
   gpus: [{ uuid, index, minor, model, pci, numa, total_memory, reserved_memory, mig_enabled, context_memory }],
   topology: [one line per GPU with its links to those before it, as in nvidia-smi topo -m: \"NV18+NODE SYS\"],
   files: [{ kind: \"library\"|\"program\"|\"other\", name, host }] }

@@ -13,6 +13,7 @@ use fgpu_allocator::{DriverLock, Foreign, Lease, Store};
 use fgpu_driver::nvml::mig::{GpuInstance, MigGpu};
 use fgpu_spec::{Code, Error, Gpu, Inventory, MigProfile, MigSlice, Nonce};
 
+mod limit;
 mod look;
 mod set_up;
 mod tear_down;

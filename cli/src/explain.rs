@@ -232,6 +232,7 @@ mod tests {
             driver_version: "550.163.01".into(),
             cuda_version: 0,
             gpus: (0..gpus).map(gpu).collect(),
+            driver_limits: false,
             topology: fgpu_spec::Topology::default(),
             files: Vec::new(),
         }

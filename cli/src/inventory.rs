@@ -136,6 +136,7 @@ mod tests {
             driver_version: "550.163.01".into(),
             cuda_version: 12040,
             gpus: vec![gpu(0, false), gpu(1, true)],
+            driver_limits: false,
             topology: fgpu_spec::Topology::default(),
             files: vec![file(FileKind::Library, "libcuda.so.1"), file(FileKind::Program, "nvidia-smi")],
         };

@@ -197,6 +197,7 @@ fn inventory(boot: &str) -> Inventory {
         driver_version: VERSION.into(),
         cuda_version: 12040,
         gpus: (0..2).map(gpu).collect(),
+        driver_limits: false,
         topology: Topology::default(),
         files: Vec::new(),
     }

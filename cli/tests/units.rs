@@ -62,6 +62,7 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
         driver_version: String::new(),
         cuda_version: 0,
         gpus: vec![gpu],
+        driver_limits: false,
         topology: fgpu_spec::Topology::default(),
         files: Vec::new(),
     };

@@ -81,6 +81,7 @@ pub(crate) fn inventory(root: &Root, version: &str) -> Inventory {
         driver_version: version.into(),
         cuda_version: 12040,
         gpus: vec![gpu(0)],
+        driver_limits: false,
         topology: fgpu_spec::Topology::default(),
         files: vec![DriverFile {
             kind: FileKind::Library,

@@ -24,6 +24,8 @@ mod rooted;
 mod files;
 pub mod ldcache;
 #[cfg(feature = "nvml")]
+pub mod limits;
+#[cfg(feature = "nvml")]
 pub mod nvml;
 #[cfg(feature = "nvml")]
 mod soname;

@@ -17,6 +17,7 @@ use nvml_wrapper::{Device, Nvml};
 use crate::cache::{self, FORMAT};
 use crate::context::{self, Holder};
 use crate::files;
+use crate::limits::Limiter;
 use crate::procfs::{boot_id, of, running_version};
 
 pub mod mig;
@@ -82,6 +83,7 @@ fn inspect(root: &Path, known: Option<&Inventory>, holder: Holder<'_>) -> Result
         root: root.to_owned(),
         driver_version,
         cuda_version: cuda_version(&nvml),
+        driver_limits: driver_limits(&files, &gpus),
         topology: topology::topology(&nvml, &gpus),
         gpus,
         files,
@@ -100,9 +102,7 @@ pub fn open(root: &Path) -> Result<Nvml, Error> {
 fn load(root: &Path) -> Result<(Nvml, String, Vec<DriverFile>), Error> {
     let driver_version = running_version(root)?;
     let files = files::find(root, &driver_version)?;
-    let library = files
-        .iter()
-        .find(|file| file.kind == FileKind::Library && file.name.starts_with("libnvidia-ml.so"))
+    let library = library(&files)
         .ok_or_else(|| Error::new(Code::DriverError, "the driver's NVML has an unknown SONAME"))?;
 
     let nvml = Nvml::builder()
@@ -121,6 +121,19 @@ fn load(root: &Path) -> Result<(Nvml, String, Vec<DriverFile>), Error> {
         ));
     }
     Ok((nvml, driver_version, files))
+}
+
+fn library(files: &[DriverFile]) -> Option<&DriverFile> {
+    let is_nvml =
+        |file: &&DriverFile| file.kind == FileKind::Library && file.name.starts_with("libnvidia-ml.so");
+    files.iter().find(is_nvml)
+}
+
+/// Whether the driver limits memory by cgroup, on every GPU that could serve a fraction.
+fn driver_limits(files: &[DriverFile], gpus: &[Gpu]) -> bool {
+    let Some(Ok(Some(limiter))) = library(files).map(|nvml| Limiter::open(&nvml.host)) else { return false };
+    let mut gpus = gpus.iter().filter(|gpu| !gpu.mig_enabled).peekable();
+    gpus.peek().is_some() && gpus.all(|gpu| limiter.serves(&gpu.uuid))
 }
 
 /// Fills in what a context takes of each GPU on which fractions are served; of a model that is in `sizes`, what they say.

@@ -5,7 +5,7 @@
 //!
 //! | step | when | waits |
 //! |---|---|---|
-//! | `fgpu driver set-up NONCE` | after the reservation | the container's create does |
+//! | `fgpu driver set-up NONCE` | after the reservation; for a memory limit, when there is a cgroup ([`limit`]) | the container's create does |
 //! | `fgpu driver tear-down NONCE` | after the lease has come to its end | nobody: it goes on by itself |
 //! | `fgpu driver look` | a request finds no room | that request does, once |
 //!
@@ -86,6 +86,25 @@ pub(crate) fn set_up(config: &Config, store: &Store, lease: Lease) -> Result<Set
     let now = store.leases()?.into_iter().find(|lease| lease.grant.nonce == nonce);
     let ended = || Error::new(Code::Internal, format!("the lease {nonce} was released while it was set up"));
     now.filter(|lease| lease.state.is_held()).map(|lease| SetUp::Done(Box::new(lease))).ok_or_else(ended)
+}
+
+/// Has the driver hold a lease of the `driver` tier to its memory, in the cgroup that is written down in it. Where it does
+/// not, the lease becomes one of the `quota` tier, unless its request `insists`: what the container gets is the same
+/// otherwise.
+///
+/// # Errors
+/// The step cannot be run, or the driver refuses and the request insists.
+pub(crate) fn limit(config: &Config, store: &Store, nonce: &Nonce, insists: bool) -> Result<(), Error> {
+    let output = run(config, &["set-up", &nonce.to_string()])?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let error = told("set-up", &output);
+    if insists {
+        return Err(error);
+    }
+    store.weaken(nonce, &format!("the quota libraries alone hold the memory limit: {}", error.message))?;
+    Ok(())
 }
 
 /// Sees to the driver's part of a lease that has come to its end: it is kept for the next request, or undone by a process

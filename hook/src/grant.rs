@@ -54,6 +54,8 @@ pub(crate) fn written(
 pub(crate) struct Granted {
     pub(crate) inventory: Inventory,
     pub(crate) lease: Lease,
+    /// Whether it must be the driver that limits the memory.
+    pub(crate) insists: bool,
 }
 
 /// Takes what the request asks for and waits at most `longest` for room. Each attempt is made under a new `guard`; the
@@ -90,7 +92,10 @@ pub(crate) fn reserve<Guard>(
         };
         let nonce = lease.grant.nonce;
         match driver_step::set_up(config, store, lease) {
-            Ok(SetUp::Done(lease)) => return Ok((Granted { inventory, lease: *lease }, guard)),
+            Ok(SetUp::Done(lease)) => {
+                let insists = request.isolation == Isolation::Driver;
+                return Ok((Granted { inventory, lease: *lease, insists }, guard));
+            }
             Ok(SetUp::PlaceTaken) => give_back(config, store, &nonce)?,
             Err(error) => return Err(undo(config, store, &nonce, error)),
         }
@@ -134,7 +139,7 @@ impl Granted {
                 container_files::create_turns(&config.state_dir)?;
             }
         }
-        plan::plan(config, &self.inventory, &self.lease.grant, &Layout::read(layers), &files)
+        plan::plan(config, &self.inventory, &self.lease.grant, &Layout::read(layers), &files, self.insists)
     }
 
     /// Gives the lease back because of `error`, which is returned with what went wrong with that, too.
@@ -162,13 +167,16 @@ pub fn tiers(request: &Request, inventory: &Inventory) -> Result<Vec<Tier>, Erro
         Isolation::Auto => {
             // A slice has its SMs to itself: no more, and no less.
             let sliced = request.compute == Compute::Cap && inventory.gpus.iter().any(|gpu| gpu.mig_enabled);
-            Ok(if sliced { vec![Tier::Mig, Tier::Quota] } else { vec![Tier::Quota] })
+            // The last one serves any GPU that is not in MIG mode, be it with the driver's help or without.
+            let last = if inventory.driver_limits { Tier::Driver } else { Tier::Quota };
+            Ok(if sliced { vec![Tier::Mig, last] } else { vec![last] })
         }
+        Isolation::Driver if inventory.driver_limits => Ok(vec![Tier::Driver]),
         Isolation::Driver => Err(Error::new(
             Code::Denied,
             format!(
-                "{}: this version of fgpu does not set the driver's own memory limits (and they need driver r615 \
-                 or newer, this node has {}); use fgpu/isolation=quota",
+                "{}: the driver's own memory limits need driver r615 or newer and cgroup v2 at /sys/fs/cgroup, and this \
+                 node (driver {}) does not have them; use fgpu/isolation=quota",
                 request.text, inventory.driver_version
             ),
         )),

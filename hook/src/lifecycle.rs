@@ -32,6 +32,17 @@ pub fn activate(nonce: &Nonce, pid: i32) -> Result<(), Error> {
     Ok(())
 }
 
+/// [`activate`], and has the driver hold the container to its memory, for a grant of the `driver` tier: its cgroup exists by
+/// now, and nothing of it runs yet.
+///
+/// # Errors
+/// The state directory cannot be read or written; the driver refuses and the request `insists`.
+pub(crate) fn limit(nonce: &Nonce, pid: i32, insists: bool) -> Result<(), Error> {
+    activate(nonce, pid)?;
+    let config = Config::load()?;
+    driver_step::limit(&config, &store(&config)?, nonce, insists)
+}
+
 /// Gives one grant back. Does nothing if somebody did already.
 ///
 /// # Errors

@@ -36,14 +36,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use fgpu_allocator::{Claim, Key, Process, Store};
-use fgpu_spec::{Code, Document, Error, Nonce};
+use fgpu_spec::{Code, Document, Error, Nonce, Tier};
 
 use crate::config::Config;
 use crate::events::refusals_of;
 use crate::grant::Granted;
 use crate::held::Held;
 use crate::layers::Layers;
-use crate::{bundle, cgroup_of, devices, give_back, grant, lifecycle, release, store};
+use crate::{bundle, cgroup_of, devices, driver_step, give_back, grant, lifecycle, release, store};
 use attach::Attached;
 use entry::Stage;
 use state::State;
@@ -54,6 +54,7 @@ mod attach;
 mod ending;
 mod entry;
 mod file_system;
+mod limit;
 mod mounts;
 mod parameters;
 mod precreate;
@@ -66,6 +67,7 @@ mod sys;
 mod target;
 mod ungranted;
 
+pub use limit::limit;
 pub use precreate::precreate;
 
 /// The time that a hook takes at most, unless it is told. It is short because a definition may give a hook little, and
@@ -156,6 +158,9 @@ fn inject(
         target.check()?;
         held.check()?;
         store.activate(nonce, Some(target.init), cgroup_of(target.init.pid))?;
+        if granted.lease.grant.tier == Tier::Driver {
+            driver_step::limit(config, store, nonce, granted.insists)?;
+        }
         Ok(())
     };
     finish().map_err(|mut error: Error| {

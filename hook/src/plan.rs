@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fgpu_driver::Capability;
-use fgpu_spec::{
-    Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Inventory, Mount, Plan, Poststop, Tier,
-};
+use fgpu_spec::{Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Hook, Inventory, Mount, Plan, Tier};
 use fgpu_wire::{LEDGER_PATH, LIMITS_PATH, REAL_CUDA, REAL_NVML, TURNS_PATH};
 
 use crate::config::Config;
@@ -17,14 +15,18 @@ const NVML: &str = "libnvidia-ml.so.1";
 
 /// Seconds until the runtime gives up on the poststop hook. It takes a millisecond; a node under load gets time.
 const POSTSTOP_TIMEOUT: u32 = 30;
+/// Seconds until the runtime gives up on the hook that sets the driver's limit: NVML is initialised for it.
+const LIMIT_TIMEOUT: u32 = 60;
 
-/// Makes the plan for one container. `files` is the grant's folder on the host.
+/// Makes the plan for one container. `files` is the grant's folder on the host; `insists`: without the driver's limit
+/// there is no container.
 pub(crate) fn plan(
     config: &Config,
     inventory: &Inventory,
     grant: &Grant,
     layout: &Layout,
     files: &Path,
+    insists: bool,
 ) -> Result<Plan, Error> {
     let gpus: Vec<_> = grant
         .gpus
@@ -47,17 +49,21 @@ pub(crate) fn plan(
         let host = below(&config.driver_root, path);
         mounts.add(host, &path.to_string_lossy(), true);
     }
-    let hook = programs::sibling("fgpu-hook")?;
+    let path = programs::sibling("fgpu-hook")?;
+    let hook = |words: &[&str], timeout| Hook {
+        args: std::iter::once("fgpu-hook").chain(words.iter().copied()).map(str::to_owned).collect(),
+        path: path.clone(),
+        env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".into()],
+        timeout,
+    };
+    let nonce = grant.nonce.to_string();
+    let limit: &[&str] = if insists { &["limit", &nonce, "--insist"] } else { &["limit", &nonce] };
     Ok(Plan {
-        annotations: vec![(fgpu_spec::GRANT_ANNOTATION.into(), grant.nonce.to_string())],
+        annotations: vec![(fgpu_spec::GRANT_ANNOTATION.into(), nonce.clone())],
         nodes,
         mounts: mounts.0,
-        poststop: Some(Poststop {
-            args: vec!["fgpu-hook".into(), "poststop".into(), grant.nonce.to_string()],
-            path: hook,
-            env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".into()],
-            timeout: POSTSTOP_TIMEOUT,
-        }),
+        create_runtime: (grant.tier == Tier::Driver).then(|| hook(limit, LIMIT_TIMEOUT)),
+        poststop: Some(hook(&["poststop", &nonce], POSTSTOP_TIMEOUT)),
     })
 }
 

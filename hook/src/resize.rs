@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::config::Config;
 use crate::container_files::compute_of;
-use crate::programs;
+use crate::{driver_step, programs};
 
 /// Gives the holder of a lease what these annotations ask, of the GPUs that it has; what they are silent about stays.
 /// The container's processes are held to it from their next call. `None` if the lease has ended.
@@ -28,7 +28,7 @@ pub fn resize(
     annotations: &BTreeMap<String, String>,
 ) -> Result<Option<Lease>, Error> {
     let request = request(config, lease, annotations)?;
-    if lease.grant.tier != Tier::Quota {
+    if !matches!(lease.grant.tier, Tier::Quota | Tier::Driver) {
         let tier = lease.grant.tier;
         return Err(Error::new(
             Code::Denied,
@@ -41,7 +41,13 @@ pub fn resize(
     let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
     let limits = Limits::open(&store.container_dir(&lease.grant.nonce), lease)?;
     let nonce = &lease.grant.nonce;
-    store.resize(&inventory, &config.rules(), &request, nonce, |gpus, compute| limits.write(gpus, compute))
+    let resized = store
+        .resize(&inventory, &config.rules(), &request, nonce, |gpus, compute| limits.write(gpus, compute))?;
+    if let Some(lease) = resized.as_ref().filter(|lease| lease.grant.tier == Tier::Driver) {
+        // The quota libraries hold it to the new share already; the driver's limit is the old one if this fails.
+        driver_step::limit(config, store, &lease.grant.nonce, true)?;
+    }
+    Ok(resized)
 }
 
 /// Has the limits of a lease's container say what the lease says.
@@ -49,7 +55,7 @@ pub fn resize(
 /// # Errors
 /// They are not there, or are another grant's.
 pub fn enforce(store: &Store, lease: &Lease) -> Result<(), Error> {
-    if lease.grant.tier == Tier::Quota {
+    if matches!(lease.grant.tier, Tier::Quota | Tier::Driver) {
         let limits = Limits::open(&store.container_dir(&lease.grant.nonce), lease)?;
         limits.write(&lease.grant.gpus, lease.grant.compute);
     }

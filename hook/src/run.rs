@@ -12,10 +12,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use fgpu_allocator::{Claim, Key, Process, Store};
-use fgpu_spec::{Code, Error, Request};
+use fgpu_spec::{Code, Error, Request, Tier};
 
 use crate::child::{self, Bond, Ended};
 use crate::config::Config;
+use crate::driver_step;
 use crate::events::Events;
 use crate::give_back;
 use crate::grant::{self, Granted};
@@ -90,6 +91,10 @@ fn start(config: &Config, store: &Store, granted: &Granted, command: Command) ->
     view::enter(config, &plan, &stage)?;
     drop(held);
     let cgroup = Cgroup::make(nonce);
+    if granted.lease.grant.tier == Tier::Driver {
+        store.activate(nonce, None, cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()))?;
+        driver_step::limit(config, store, nonce, granted.insists)?;
+    }
     let bond = Bond { dies_with_us: false, cgroup: cgroup.as_ref().map(Cgroup::members) };
     let ended = child::run(command, bond, |pid| {
         let init = Process::of(pid);

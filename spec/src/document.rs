@@ -10,7 +10,7 @@
 //! | `linux.devices` | added; one of the same path is replaced; a GPU or MIG capability that is not in the plan is removed |
 //! | `linux.resources.devices` | one rule per node, `allow c MAJOR:MINOR rw`; the rule of a removed node is removed |
 //! | `mounts` | appended, so that they lie over the container's own; those of a former edit are replaced |
-//! | `hooks.poststop` | appended; one that runs the same program is replaced |
+//! | `hooks.createRuntime`, `hooks.poststop` | appended; one that runs the same program is replaced |
 //!
 //! Why GPUs are *removed*: `--privileged` lists every device node of the host, and `--device` may name one
 //! by hand. The grant decides which GPUs a container has. A privileged container's cgroup still allows

@@ -85,6 +85,9 @@ pub struct Inventory {
     pub cuda_version: u32,
     /// The GPUs, by index.
     pub gpus: Vec<Gpu>,
+    /// Whether the driver limits memory by cgroup (r615), and cgroups are where it looks for them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub driver_limits: bool,
     /// How the GPUs are connected.
     #[serde(default, skip_serializing_if = "Topology::is_empty")]
     pub topology: Topology,

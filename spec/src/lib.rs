@@ -20,7 +20,7 @@ pub use error::{Code, Error};
 pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
 pub use mig::{MigInstance, MigPlacement, MigProfile, MigSlice, MigStage};
-pub use plan::{Mount, Node, Plan, Poststop};
+pub use plan::{Hook, Mount, Node, Plan};
 pub use request::{
     ALIAS_MARKS, Defaults, Filter, Isolation, KeyReference, MemoryAsk, Policy, Request, Vocabulary,
     annotations_from_env, container_name, is_sandbox, key_reference, opts_out, parse_memory, parse_wait,

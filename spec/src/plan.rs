@@ -30,9 +30,9 @@ pub struct Mount {
     pub writable: bool,
 }
 
-/// The hook that releases when the front end could not.
+/// A hook: a program of ours that the runtime starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Poststop {
+pub struct Hook {
     /// Absolute path of `fgpu-hook`.
     pub path: PathBuf,
     /// Arguments, `argv[0]` included.
@@ -52,6 +52,8 @@ pub struct Plan {
     pub nodes: Vec<Node>,
     /// Bind mounts, in order, after the container's own.
     pub mounts: Vec<Mount>,
-    /// The release hook.
-    pub poststop: Option<Poststop>,
+    /// What there is to do when the container has its cgroup, and before anything of it runs.
+    pub create_runtime: Option<Hook>,
+    /// The release hook, for when the front end could not.
+    pub poststop: Option<Hook>,
 }

@@ -33,6 +33,7 @@ pub(crate) fn inventory(gpus: u32) -> Inventory {
         driver_version: "550.163.01".into(),
         cuda_version: 12040,
         gpus: (0..gpus).map(gpu).collect(),
+        driver_limits: false,
         topology: fgpu_spec::Topology::default(),
         files: vec![],
     }

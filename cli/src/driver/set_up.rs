@@ -10,8 +10,9 @@ use std::process::ExitCode;
 
 use fgpu_driver::nvml::{self, mig::MigGpu};
 use fgpu_hook::driver_step::PLACE_TAKEN;
-use fgpu_spec::{Code, Error, Gpu, MigInstance, MigSlice, MigStage, Nonce};
+use fgpu_spec::{Code, Error, Gpu, MigInstance, MigSlice, MigStage, Nonce, Tier};
 
+use super::limit;
 use super::{Node, is, list, profile};
 
 /// What came of one slice.
@@ -26,6 +27,9 @@ enum Made {
 /// What the driver answers. The slices that were made stay, and go with the lease.
 pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<ExitCode, Error> {
     let lease = node.lease(nonce)?.filter(|lease| lease.state.is_held()).ok_or_else(|| ended(nonce))?;
+    if lease.grant.tier == Tier::Driver {
+        return limit::set(node, &lease).map(|()| ExitCode::SUCCESS);
+    }
     let nvml = nvml::open(node.root)?;
     for (at, share) in lease.grant.gpus.iter().enumerate() {
         let Some(slice) = &share.mig else { continue };

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use fgpu_allocator::{Lease, State};
 use fgpu_driver::nvml::{self, mig::GpuInstance, mig::MigGpu, mig::Refused};
-use fgpu_spec::{Code, Error, Gpu, MigSlice, MigStage, Nonce};
+use fgpu_spec::{Code, Error, Gpu, MigSlice, MigStage, Nonce, Tier};
 
+use super::limit;
 use super::{Node, is, list};
 
 /// How often, and how long apart, an instance that is in use is tried again: the container's last process may still be
@@ -27,7 +28,12 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<(), Error> {
     let ended = |lease: &Lease| lease.state == State::Releasing;
     let Some(lease) = node.lease(nonce)?.filter(ended) else { return Ok(()) };
-    if lease.has_driver_part() {
+    if lease.grant.tier == Tier::Driver {
+        if let Err(error) = limit::clear(node, &lease) {
+            node.store.tell_trouble(nonce, Some(error.message.clone()))?;
+            return Err(error);
+        }
+    } else if lease.has_driver_part() {
         let nvml = nvml::open(node.root)?;
         let mut first = Ok(());
         for (at, share) in lease.grant.gpus.iter().enumerate() {

@@ -39,6 +39,7 @@ fn inventory(gpus: Vec<Gpu>) -> Inventory {
         cuda_version: 12040,
         gpus,
         files: Vec::new(),
+        driver_limits: false,
         topology: fgpu_spec::Topology::default(),
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! fgpu-hook createRuntime|prestart [--timeout SECONDS]   state on stdin; gives the container its share
 //! fgpu-hook poststop [NONCE]                             state on stdin; gives it back
+//! fgpu-hook limit NONCE [--insist]                       state on stdin; the driver's part of a grant, at createRuntime
 //! fgpu-hook precreate [--timeout SECONDS]                spec on stdin, edited spec on stdout (Podman)
 //! ```
 //!
@@ -20,6 +21,9 @@ use fgpu_spec::Nonce;
 const USAGE: &str = "usage: fgpu-hook createRuntime|prestart|precreate [--timeout SECONDS]\n       \
                      fgpu-hook poststop [NONCE]";
 
+/// The time that the driver has for a memory limit; the hook's definition gives more.
+const LIMIT: Duration = Duration::from_secs(50);
+
 fn main() -> ExitCode {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -32,6 +36,10 @@ fn main() -> ExitCode {
             }
             Some(timeout) => live::create(input().lock(), timeout),
             None => return usage(),
+        },
+        ["limit", nonce, ref options @ ..] if matches!(options, [] | ["--insist"]) => match nonce.parse() {
+            Ok(nonce) => live::limit(input().lock(), &nonce, !options.is_empty(), LIMIT),
+            Err(()) => return usage(),
         },
         ["poststop"] => return poststop(None),
         ["poststop", nonce] => match nonce.parse::<Nonce>() {

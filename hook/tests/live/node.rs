@@ -128,6 +128,7 @@ impl Node {
             driver_version: VERSION.into(),
             cuda_version: 12040,
             gpus: (0..self.gpus).map(gpu).collect(),
+            driver_limits: false,
             topology: fgpu_spec::Topology::default(),
             files: self.files(),
         }

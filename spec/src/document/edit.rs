@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::entries;
 use crate::json::{Node, Object, list, quoted};
-use crate::{Code, Error, Mount, Plan, Poststop, plan};
+use crate::{Code, Error, Hook, Mount, Plan, plan};
 
 /// NVIDIA's registered character major; minors up to 253 are GPUs, 254 is nvidia-modeset, 255 nvidiactl.
 const NVIDIA_MAJOR: i64 = 195;
@@ -36,8 +36,8 @@ pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
     }
     changed |= devices(tree, &plan.nodes)?;
     changed |= mounts(tree, &plan.mounts)?;
-    if let Some(hook) = &plan.poststop {
-        changed |= poststop(tree, hook)?;
+    for (stage, hook) in hooks(plan) {
+        changed |= add_hook(tree, stage, hook)?;
     }
     Ok(changed)
 }
@@ -266,10 +266,16 @@ struct HookEntry<'a> {
     timeout: u32,
 }
 
-fn poststop(tree: &mut Object, hook: &Poststop) -> Result<bool, Error> {
+/// The hooks of a plan and the stages at which they run.
+fn hooks(plan: &Plan) -> impl Iterator<Item = (&'static str, &Hook)> {
+    let stages = [("createRuntime", &plan.create_runtime), ("poststop", &plan.poststop)];
+    stages.into_iter().filter_map(|(stage, hook)| Some((stage, hook.as_ref()?)))
+}
+
+fn add_hook(tree: &mut Object, stage: &'static str, hook: &Hook) -> Result<bool, Error> {
     let hooks = tree.object("hooks");
     let existing: Vec<(&str, ExistingHook<'_>)> =
-        entries(hooks.and_then(|hooks| hooks.get("poststop")), "hooks.poststop")?;
+        entries(hooks.and_then(|hooks| hooks.get(stage)), &format!("hooks.{stage}"))?;
     let entry =
         json(&HookEntry { path: &hook.path, args: &hook.args, env: &hook.env, timeout: hook.timeout })?;
     let mut now: Vec<&str> = Vec::with_capacity(existing.len() + 1);
@@ -285,7 +291,7 @@ fn poststop(tree: &mut Object, hook: &Poststop) -> Result<bool, Error> {
         now.push(&entry);
     }
     let now = list(&now);
-    Ok(part(tree, "hooks")?.set("poststop", Node::Raw(now)))
+    Ok(part(tree, "hooks")?.set(stage, Node::Raw(now)))
 }
 
 /// Refuses a plan that a runtime would misread. It is our own making: this is a check of us, not of a user.
@@ -305,7 +311,7 @@ fn check(plan: &Plan) -> Result<(), Error> {
             ));
         }
     }
-    if let Some(hook) = &plan.poststop {
+    for (_, hook) in hooks(plan) {
         if !hook.path.is_absolute() {
             return broken(format!("the hook {:?} is not an absolute path", hook.path));
         }

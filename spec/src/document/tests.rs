@@ -5,7 +5,7 @@ use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::plan::{Mount, Node, Poststop};
+use crate::plan::{Hook, Mount, Node};
 
 const DOCKER: &str = include_str!("../../testdata/config-docker.json");
 const PRIVILEGED: &str = include_str!("../../testdata/config-docker-privileged.json");
@@ -43,7 +43,8 @@ fn plan() -> Plan {
             mount("/run/fgpu/turns", "/run/fgpu/turns", true),
             mount("/run/nvidia-persistenced", "/run/nvidia-persistenced", true),
         ],
-        poststop: Some(Poststop {
+        create_runtime: None,
+        poststop: Some(Hook {
             path: PathBuf::from("/usr/bin/fgpu-hook"),
             args: vec!["fgpu-hook".to_owned(), "poststop".to_owned()],
             env: vec!["PATH=/usr/bin:/bin".to_owned()],
@@ -388,6 +389,26 @@ fn a_failed_edit_leaves_the_document_alone() {
         assert_eq!(document.apply(&plan()).unwrap_err().code, Code::Internal, "{text}");
         assert_eq!(document.to_string(), text);
     }
+}
+
+#[test]
+fn a_hook_is_added_to_each_stage_that_has_one() {
+    let mut plan = plan();
+    plan.create_runtime = Some(Hook {
+        args: vec!["fgpu-hook".to_owned(), "limit".to_owned()],
+        ..plan.poststop.clone().unwrap()
+    });
+    let text = applied(r#"{"hooks":{"createRuntime":[{"path":"/bin/a"}]}}"#, &plan);
+    let hooks = &value(&text)["hooks"];
+    assert_eq!(hooks["createRuntime"][0]["path"], "/bin/a");
+    assert_eq!(hooks["createRuntime"][1]["args"][1], "limit");
+    assert_eq!(
+        (hooks["poststop"].as_array().unwrap().len(), &hooks["poststop"][0]["args"][1]),
+        (1, &"poststop".into())
+    );
+    assert_eq!(applied(&text, &plan), text);
+    plan.create_runtime.as_mut().unwrap().timeout = 0;
+    assert!(Document::parse(&text).unwrap().apply(&plan).is_err());
 }
 
 #[test]

@@ -181,3 +181,19 @@ const USUAL: &str = "/lab/fgpu.toml";
 fn write(path: &str, text: &str) {
     fs::write(path, text).unwrap_or_else(|error| panic!("cannot write {path}: {error}"));
 }
+
+/// Another simulated node than the usual one; that is there again when this is dropped.
+pub struct Simulated(());
+
+/// Simulates the node that a file of tests/driver/nodes describes.
+#[track_caller]
+pub fn simulated(name: &str) -> Simulated {
+    run(["/lab/simulate", name]).ok();
+    Simulated(())
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        run(["/lab/simulate"]);
+    }
+}

@@ -145,27 +145,11 @@ fn read_only_container_works() {
     assert_filled(output.ok(), granted());
 }
 
-/// The simulated node, until it is dropped: then the usual one is there again.
-struct Node;
-
-impl Node {
-    fn simulated(name: &str) -> Self {
-        run(["/lab/simulate", name]).ok();
-        Self
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        run(["/lab/simulate"]);
-    }
-}
-
 /// What the driver takes for a context is measured once, by `fgpu inventory --refresh`, and is part of the grant: three
 /// processes that fill a share stand no higher in the driver's own books than was granted.
 fn contexts_count_for_what_they_take() {
     const CONTEXT: u64 = 520 << 20;
-    let _node = Node::simulated("h100-80-x2-context.toml");
+    let _node = node::simulated("h100-80-x2-context.toml");
     let said = run(["fgpu", "inventory", "--refresh"]);
     assert!(said.ok().contains("  520 MiB  "), "{}", said.story());
     let command = ["sh", "-c", "alloc info; exec alloc race 3 wait"];

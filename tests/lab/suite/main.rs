@@ -12,6 +12,7 @@ mod capacity;
 mod containerd;
 mod crowd;
 mod docs;
+mod driver_tier;
 mod ends;
 mod events;
 mod hook;
@@ -53,6 +54,7 @@ fn tests() -> Vec<Test> {
         hook_systemd::TESTS,
         hook_user::TESTS,
         resize::TESTS,
+        driver_tier::TESTS,
         run::TESTS,
         crowd::TESTS,
         packages::TESTS,

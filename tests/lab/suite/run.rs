@@ -31,7 +31,7 @@ fn words<'a>(ask: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
     [&["unshare", "-m", "sh", "-c", WITH_NODES, "sh", "fgpu", "run"], ask, &["--"], command].concat()
 }
 
-fn fgpu_run(ask: &[&str], command: &[&str]) -> Output {
+pub(crate) fn fgpu_run(ask: &[&str], command: &[&str]) -> Output {
     run(words(ask, command))
 }
 

@@ -83,6 +83,7 @@ pub(crate) fn inventory(gpus: u32, model: &str) -> Inventory {
         driver_version: String::new(),
         cuda_version: 0,
         gpus: (0..gpus).map(gpu).collect(),
+        driver_limits: false,
         topology: Topology::default(),
         files: Vec::new(),
     }
