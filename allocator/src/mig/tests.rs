@@ -51,6 +51,7 @@ fn inventory(gpus: u32, plain: u32) -> Inventory {
         driver_version: "550.163.01".into(),
         cuda_version: 12040,
         gpus: (0..gpus + plain).map(gpu).collect(),
+        driver_limits: false,
         topology: Default::default(),
         files: Vec::new(),
     }
