@@ -124,7 +124,7 @@ fn wasted(gpu: &GpuAnswer, exclusive: bool) -> Option<String> {
     let left = format!("{} and {} of the SM time of GPU {}", bytes(memory), percent(cores.into()), gpu.index);
     match (memory, cores) {
         (0, 0) => None,
-        _ if exclusive => Some(format!("{left}: it would have the GPU for itself")),
+        _ if exclusive => Some(format!("{left}, which would be the container's alone")),
         (0, _) => Some(format!(
             "{} of the SM time of GPU {}: no memory is left with it",
             percent(cores.into()),
@@ -317,7 +317,7 @@ mod tests {
         );
         assert_eq!(
             said(Some(1 << 30), Some(250_000), true),
-            "1.0 GiB and 25% of the SM time of GPU 3: it would have the GPU for itself"
+            "1.0 GiB and 25% of the SM time of GPU 3, which would be the container's alone"
         );
         assert_eq!(said(Some(1 << 30), Some(250_000), false), "");
         assert_eq!(said(Some(0), Some(0), true), "");

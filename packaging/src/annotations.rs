@@ -38,10 +38,12 @@ pub fn page() -> String {
             examples.join(" ")
         );
     }
-    page += &format!("\n## Other systems' annotations\n\n{ALIASES}\n\n| name | annotations |\n|---|---|\n");
+    page += &format!(
+        "\n## Other systems' annotations\n\n{ALIASES}\n\n| name | annotations | meaning |\n|---|---|---|\n"
+    );
     for vocabulary in Vocabulary::ALL {
         let keys: Vec<_> = vocabulary.keys().iter().map(|key| format!("`{key}`")).collect();
-        page += &format!("| `{vocabulary}` | {} |\n", keys.join(" "));
+        page += &format!("| `{vocabulary}` | {} | {} |\n", keys.join(" "), vocabulary.summary());
     }
     page
 }

@@ -68,6 +68,29 @@ impl Vocabulary {
     }
 }
 
+impl Vocabulary {
+    /// What its words mean, for the reference.
+    pub fn summary(self) -> &'static str {
+        match self {
+            Self::Kai => {
+                "`gpu-fraction`: above 0 and below 1, of the memory and the SM time; beside `gpu-sm-percentage` (1 to 100) of \
+                 the memory alone. `gpu-memory`: MiB, and no share of the SM time. `gpu-fraction-num-devices`: GPUs. \
+                 `gpu-fraction-container-name`: the container that is meant; else all of a pod."
+            }
+            Self::Hami => {
+                "`gpu`: GPUs. `gpumem`: MiB of each; `gpumem-percentage`: 1 to 100; neither: all of it. `gpucores`: percent of \
+                 the SM time; 0 or nothing: no share of it; 100, or whole GPUs: for this container alone. `vgpu-mode`: \
+                 `hami-core` is the quota tier, `mig` a MIG device. `use-` and `nouse-`: what may serve it and what not. \
+                 `gpu-scheduler-policy`: `binpack`, `spread`, `topology-aware` (pack), `mutex` (exclusive)."
+            }
+            Self::Volcano => "As HAMi's: `vgpu-number` is its `gpu`.",
+            Self::BackendAi => {
+                "`cuda.shares`: units of `units-per-gpu`, or GPUs where the node has no unit. `cuda.device`: whole GPUs."
+            }
+        }
+    }
+}
+
 impl fmt::Display for Vocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
