@@ -296,7 +296,9 @@ fn rpm_installs_and_removes() {
     fs::write(&lease, "{\"leases\":[\n]}\n").expect("the state directory can be written");
     rpm_in(&["-e", "--nodeps", "fgpu"]);
     assert!(!root.join("run/fgpu").exists());
-    let after: Vec<_> = files(&root).into_keys().filter(|name| !name.starts_with("var/lib/rpm")).collect();
+    // rpm's own records; and what a scriptlet that writes to /dev/null makes where no /dev is mounted.
+    let own = |name: &String| name.starts_with("var/lib/rpm") || name == "dev/null";
+    let after: Vec<_> = files(&root).into_keys().filter(|name| !own(name)).collect();
     assert_eq!(before, after);
     let _ = fs::remove_dir_all(root);
 }
