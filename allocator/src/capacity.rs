@@ -1,5 +1,6 @@
 //! What the leases take of each GPU. Never stored: always added up from the leases.
 
+use std::collections::HashMap;
 use std::ops::{Add, Sub};
 
 use fgpu_spec::{Gpu, Inventory, MigSlice};
@@ -110,6 +111,7 @@ pub(crate) fn sum(
     key: Option<&[u8]>,
 ) -> Result<Sums, Damage> {
     let uuids: Vec<_> = inventory.gpus.iter().map(|gpu| quoted(&gpu.uuid)).collect();
+    let places: HashMap<&[u8], usize> = uuids.iter().map(Vec::as_slice).zip(0..).collect();
     let owner = owner.map(quoted);
     let mut sums = Sums {
         held: vec![Held::default(); uuids.len()],
@@ -123,7 +125,7 @@ pub(crate) fn sum(
         sums.same_key |= !kept && key.is_some_and(|key| summary.rest.starts_with(key));
         let counts = !kept && owner.is_some() && summary.owner == owner.as_deref();
         for part in &summary.gpus {
-            let Some(at) = uuids.iter().position(|uuid| uuid == part.uuid) else { continue };
+            let Some(&at) = places.get(part.uuid) else { continue };
             if let Some(slice) = &part.slice {
                 let holder =
                     if kept && slice.stage == br#""made""# { SlotHolder::Kept } else { SlotHolder::Lease };

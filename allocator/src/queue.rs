@@ -25,7 +25,7 @@ mod line;
 mod operations;
 mod ticket;
 
-pub(crate) use operations::{count_passes, decide, served};
+pub(crate) use operations::{count_passes, decide, delayed_by_growth, served};
 pub use ticket::Ticket;
 
 /// How often the first in the queue looks without having been woken.

@@ -4,8 +4,8 @@ use fgpu_spec::{Compute, Error, Filter, Grant, GrantedGpu, Inventory, Nonce, Pol
 
 use crate::capacity;
 use crate::image::{self, Edit, Image};
-use crate::place::place;
-use crate::{Change, Lease, Rules, Store, refusal};
+use crate::place::{Refusal, place};
+use crate::{Change, Lease, Rules, Store, queue, refusal};
 
 /// What a look came to.
 enum Attempt {
@@ -70,7 +70,13 @@ impl Store {
             Image::parse(without.concat(), &self.boot).map_err(|damage| self.damaged(&lock, damage))?;
         let sums = capacity::sum(&others, inventory, rules, ask.owner.as_deref(), None)
             .map_err(|damage| self.damaged(&lock, damage))?;
-        let decision = place(inventory, rules, &ask, &sums.held, sums.owner_ppm);
+        let mut decision = place(inventory, rules, &ask, &sums.held, sums.owner_ppm);
+        if let Ok(placement) = &decision.outcome {
+            let delayed = queue::delayed_by_growth(&others, &sums, inventory, rules, &old, placement);
+            if let Some(waiter) = delayed.map_err(|damage| self.damaged(&lock, damage))? {
+                decision.outcome = Err(Refusal::Behind(Box::new(waiter)));
+            }
+        }
         let placement = match &decision.outcome {
             Ok(placement) => placement.clone(),
             Err(reason) => {

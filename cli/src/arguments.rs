@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::{doctor, driver, resize, run, setup, share, status};
+use crate::{doctor, driver, resize, run, setup, share, status, wait};
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -100,6 +100,14 @@ pub(crate) enum Command {
         json: bool,
     },
 
+    /// Sleep until a container with these annotations would be granted its share, or until containers have given theirs back
+    ///
+    /// Nothing is reserved and no place in the queue is taken: another container may be faster. To queue up, ask with the
+    /// annotation fgpu/wait, or fgpu run --wait. A container that has ended counts as gone even if nobody has freed its
+    /// share yet. With --timeout the error is `timed-out` and says what was missing.
+    #[command(after_help = WAIT_EXAMPLES)]
+    Wait(wait::Arguments),
+
     /// Give a running container another share of the GPUs that it has
     ///
     /// Its processes are held to it from their next call. What is not named stays. A share below what is in use ends
@@ -190,6 +198,12 @@ Exit codes:
 
 JSON: { schema, findings: [{ check, severity: \"error\"|\"warning\", what, mend: [] }], fine: [] }
 The names in `check` never change.";
+
+const WAIT_EXAMPLES: &str = "\
+Examples:
+  fgpu wait fraction=0.5 && start-job
+  fgpu wait --timeout 10m count=2 memory=40Gi
+  fgpu wait 3f1c0a9b2d11             until this container's share is free";
 
 const RUN_EXAMPLES: &str = "\
 Examples:

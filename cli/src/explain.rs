@@ -17,13 +17,7 @@ use crate::table::{Column, Table};
 /// What is wrong with the annotations themselves or with the node; a refusal is no error but
 /// [`Output::failure`], beside the table that explains it.
 pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) -> Result<Output, Error> {
-    let given = share::once(annotations.iter().map(|(key, value)| (named(node, key), value.clone())))?;
-    let request = Request::parse(&given, None, &node.config.defaults())?.ok_or_else(|| {
-        Error::new(
-            Code::InvalidRequest,
-            "these annotations ask for no GPU, such a container runs as without fgpu; try fraction=0.25",
-        )
-    })?;
+    let request = request(node, annotations)?;
     let inventory = node.inventory()?;
     let tiers = fgpu_hook::tiers(&request, &inventory)?;
     let store = Store::open(&node.config.state_dir)?;
@@ -31,6 +25,20 @@ pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) 
     let answer = answer(&request, explanation.tier, &inventory, &explanation);
     let text = if as_json { json(&answer)? } else { text(&answer, &Look::of_stdout()) };
     Ok(Output { text, failure: explanation.error, ..Output::default() })
+}
+
+/// What these annotations ask for.
+///
+/// # Errors
+/// What is wrong with them; `invalid-request` if they ask for nothing.
+pub(crate) fn request(node: &Node, annotations: &[(String, String)]) -> Result<Request, Error> {
+    let given = share::once(annotations.iter().map(|(key, value)| (named(node, key), value.clone())))?;
+    Request::parse(&given, None, &node.config.defaults())?.ok_or_else(|| {
+        Error::new(
+            Code::InvalidRequest,
+            "these annotations ask for no GPU, such a container runs as without fgpu; try fraction=0.25",
+        )
+    })
 }
 
 /// The annotation of this name: other systems' have no prefix of ours, where they are understood.

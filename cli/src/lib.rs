@@ -22,6 +22,7 @@ mod share;
 mod status;
 mod table;
 mod used;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -77,6 +78,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Top { interval } => status::watch(&node, Order::Use, *interval),
         Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
+        Command::Wait(arguments) => wait::run(&node, arguments),
         Command::Resize(arguments) => resize::run(&node, arguments),
         Command::Release { force, what } => release::run(&node.config, what, *force),
         Command::Gc { rebuild: true, force, .. } => release::rebuild(&node.config, *force),

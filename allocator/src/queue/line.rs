@@ -67,7 +67,7 @@ pub(super) struct Scene<'a> {
 
 /// Whether a grant may go before those that wait ahead of it.
 #[derive(Debug, PartialEq, Eq)]
-enum Gate {
+pub(super) enum Gate {
     /// It may, and passes these.
     Open(Vec<usize>),
     /// It would delay the one at this place, by what it takes of this GPU, or of the owner's cap.
@@ -124,6 +124,11 @@ impl Scene<'_> {
             candidate.worth_ppm += worth(of, self.rules, added.memory, added.cores_ppm, added.exclusive);
             candidate.parts.push(Part { gpu, held: self.sums.held[gpu], added, leases });
         }
+        self.judge(queue, &candidate)
+    }
+
+    /// Judges what would be granted if `queue` waits ahead of it.
+    pub(super) fn judge(&self, queue: &Queue<'_>, candidate: &Candidate<'_>) -> Result<Gate, Damage> {
         let mut effects = vec![None; queue.asks.len()];
         let mut passed = Vec::new();
         for (at, entry) in queue.entries.iter().enumerate() {
@@ -137,7 +142,7 @@ impl Scene<'_> {
                         self.rules,
                         ahead,
                         owner_ppm,
-                        &candidate,
+                        candidate,
                     ))
                 }
             };

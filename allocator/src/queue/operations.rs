@@ -4,15 +4,16 @@ use std::collections::HashSet;
 
 use fgpu_spec::{Inventory, Nonce, Request, Tier};
 
-use super::line::{Queue, Scene};
+use super::gate::{Candidate, Part, shares};
+use super::line::{Gate, Queue, Scene};
 use super::ticket::{self, Place, Ticket};
 use super::{Turn, Waiter, Waiting};
-use crate::capacity::{self, Sums};
+use crate::capacity::{self, Held, Sums, worth};
 use crate::file::Lock;
 use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
-use crate::place::{Decision, Refusal};
+use crate::place::{Decision, Placement, Refusal};
 use crate::store::{Ask, Attempt, Refused, Stand, new_nonce};
-use crate::{Change, Claim, Error, Rules, Slot, Store, host, refusal};
+use crate::{Change, Claim, Error, Lease, Rules, Slot, Store, host, refusal};
 
 /// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns who is passed,
 /// if it is granted.
@@ -25,6 +26,39 @@ pub(crate) fn decide(
     let queue = Queue::read(image, place.unwrap_or(usize::MAX))?;
     let scene = Scene { image, inventory: ask.inventory, rules: ask.rules, sums };
     scene.decide(&queue, ask.request, ask.tiers)
+}
+
+/// Who waits and could be delayed if a lease grew from `old` to `new`. Its growth stands behind all that wait; `others` are
+/// the leases without it, and `sums` their sum.
+pub(crate) fn delayed_by_growth(
+    others: &Image,
+    sums: &Sums,
+    inventory: &Inventory,
+    rules: &Rules,
+    old: &Lease,
+    new: &Placement,
+) -> Result<Option<Waiter>, Damage> {
+    let mut candidate = Candidate { parts: Vec::new(), owner: old.owner.as_deref(), worth_ppm: 0 };
+    for (gpu, new) in shares(inventory, new) {
+        let of = &inventory.gpus[gpu];
+        let Some(old) = old.grant.gpus.iter().find(|old| old.uuid == of.uuid) else { continue };
+        let old = Held { memory: old.memory, cores_ppm: old.cores_ppm, ..new };
+        if new.memory <= old.memory && new.cores_ppm <= old.cores_ppm {
+            continue;
+        }
+        let worth = |held: Held| worth(of, rules, held.memory, held.cores_ppm, held.exclusive);
+        candidate.worth_ppm += worth(new).saturating_sub(worth(old));
+        let mut leases = capacity::leases_on(others, &of.uuid)?;
+        leases.push(new);
+        let added = Held { leases: 0, exclusive: false, ..new - old };
+        candidate.parts.push(Part { gpu, held: sums.held[gpu] + old, added, leases });
+    }
+    let queue = Queue::read(others, usize::MAX)?;
+    let scene = Scene { image: others, inventory, rules, sums };
+    match scene.judge(&queue, &candidate)? {
+        Gate::Shut(by, _) if !candidate.parts.is_empty() => image::waiter(queue.entries[by].line).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// The lines of those who are passed, each counting once more.

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 
-use fgpu_allocator::{Lease, Process, Rules, Store};
-use fgpu_spec::Nonce;
+use fgpu_allocator::{Lease, Process, Rules, Store, Ticket, Turn};
+use fgpu_spec::{Nonce, Tier};
 use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill, raise};
@@ -25,6 +25,8 @@ enum Operation {
     Reserve,
     /// One that finds no room at first, and frees a dead container's.
     ReserveAgain,
+    /// One that finds no room, and takes a place in the queue.
+    Join,
     Activate,
     /// To a larger share.
     Resize,
@@ -33,10 +35,11 @@ enum Operation {
     Rebuild,
 }
 
-const ALL: [Operation; 8] = [
+const ALL: [Operation; 9] = [
     Operation::First,
     Operation::Reserve,
     Operation::ReserveAgain,
+    Operation::Join,
     Operation::Activate,
     Operation::Resize,
     Operation::Release,
@@ -89,6 +92,13 @@ impl Scene {
         match operation {
             Operation::First | Operation::Reserve => reserve(&self.store, 1, 250_000, &nobody("new")).is_ok(),
             Operation::ReserveAgain => reserve(&self.store, 1, 500_000, &nobody("new")).is_ok(),
+            Operation::Join => {
+                let (spec, rules, request) = (inventory(1), Rules::default(), fraction(750_000));
+                let (mut ticket, claim) = (Ticket::new(NOBODY), nobody("new"));
+                let turn =
+                    self.store.reserve_or_wait(&spec, &rules, &request, &[Tier::Quota], &claim, &mut ticket);
+                matches!(turn, Ok(Turn::Waiting { .. }))
+            }
             Operation::Activate => self.store.activate(&self.ours.unwrap(), Some(self.me), None).is_ok(),
             Operation::Resize => {
                 let (spec, rules, request) = (inventory(1), Rules::default(), fraction(RESIZED));
@@ -123,18 +133,20 @@ impl Scene {
             Operation::ReserveAgain => set(&[("ours", false), ("new", false)]),
             Operation::Activate | Operation::Resize => set(&[("ours", true), ("dead", false)]),
             Operation::Release => set(&[("dead", false)]),
-            Operation::Reconcile | Operation::Rebuild => set(&[("ours", false)]),
+            Operation::Join | Operation::Reconcile | Operation::Rebuild => set(&[("ours", false)]),
         };
         let swept = set(&[("ours", false)]);
         let now = self.state();
         match done {
             // One of whom it cannot be told whether he lives keeps his lease.
-            Some(true) if operation == Operation::Reconcile || operation == Operation::Rebuild => {
+            Some(true)
+                if matches!(operation, Operation::Join | Operation::Reconcile | Operation::Rebuild) =>
+            {
                 assert!(now == after || now == set(&[("ours", false), ("dead", false)]), "{now:?}");
             }
             Some(true) => assert_eq!(now, after, "it said that it was done"),
             // The dead may have been freed before it failed.
-            Some(false) if operation == Operation::ReserveAgain => {
+            Some(false) if matches!(operation, Operation::ReserveAgain | Operation::Join) => {
                 assert!(now == *before || now == swept, "it said that it failed: {now:?}");
             }
             // The file is written, and what comes after it failed.
@@ -164,10 +176,13 @@ impl Scene {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter(|name| !name.starts_with("allocations.json.corrupt-"))
             .filter(|name| {
-                !["lock", "allocations.json", "allocations.json.spare", "containers"].contains(&&**name)
+                !["lock", "allocations.json", "allocations.json.spare", "containers", "queue"]
+                    .contains(&&**name)
             })
             .collect();
         assert_eq!(leftovers, [""; 0]);
+        let pipes = fs::read_dir(self.dir.path().join("queue")).map_or(0, Iterator::count);
+        assert_eq!(pipes, 0, "who waited is nobody");
         let rest = 1_000_000 - leases.iter().map(|lease| lease.grant.gpus[0].cores_ppm).sum::<u32>();
         reserve(&self.store, 1, rest, &claim("last", NOBODY)).unwrap();
     }

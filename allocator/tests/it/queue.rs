@@ -266,6 +266,24 @@ fn an_owner_at_the_cap_holds_up_only_the_owners_own() {
 }
 
 #[test]
+fn a_share_grows_only_where_it_delays_nobody() {
+    let bench = Bench::new(1);
+    let (half, _other) = (bench.holds("half", 500_000), bench.holds("other", 400_000));
+    let resize = |ppm| {
+        let nonce = &half.grant.nonce;
+        bench.node.store.resize(&inventory(1), &bench.rules, &fraction(ppm), nonce, |_, _| {})
+    };
+    let mut waits = bench.queue("waits", fraction(500_000));
+    let error = resize(600_000).unwrap_err();
+    assert!(error.message.contains("moby/waits has waited for fgpu/fraction=0.5"), "{error}");
+    // A smaller share makes room.
+    resize(400_000).unwrap().unwrap();
+    assert!(wakes(&mut waits) && !bench.granted(&mut waits));
+    resize(100_000).unwrap().unwrap();
+    assert!(wakes(&mut waits) && bench.granted(&mut waits));
+}
+
+#[test]
 fn an_exclusive_request_waits_for_an_empty_gpu() {
     let bench = Bench::new(1);
     let small = bench.holds("small", 100_000);
