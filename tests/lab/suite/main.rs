@@ -26,6 +26,7 @@ mod limit;
 mod malformed;
 mod packages;
 mod podman;
+mod queue;
 mod resize;
 mod run;
 mod same;
@@ -55,6 +56,7 @@ fn tests() -> Vec<Test> {
         hook_user::TESTS,
         resize::TESTS,
         driver_tier::TESTS,
+        queue::TESTS,
         run::TESTS,
         crowd::TESTS,
         packages::TESTS,

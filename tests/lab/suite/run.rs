@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// The simulated driver's nodes and its state are in a folder of their own; a real driver has them in /dev and /run,
 /// and so it is for what is run by this.
-const WITH_NODES: &str = "mkdir -p /run/nvidia-sim && \
+pub(crate) const WITH_NODES: &str = "mkdir -p /run/nvidia-sim && \
     mount -t overlay -o lowerdir=/opt/fgpu-sim/dev:/dev overlay /dev && exec \"$@\"";
 
 fn words<'a>(ask: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {

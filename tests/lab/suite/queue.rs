@@ -1,0 +1,136 @@
+//! Waiting for room: who starts when, who is told what, and who leaves the queue.
+
+use std::process::{Child, Command, Stdio};
+
+use fgpu_lab::command::{Output, run, wait_for, wait_until};
+use fgpu_lab::docker::{self, Container, Run};
+use fgpu_lab::inside::Test;
+use fgpu_lab::node::{self, FrontEnd};
+use serde_json::Value;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::both("queue::two_run_one_waits_one_ends_the_third_starts", two_run_one_waits),
+    Test::both("queue::the_first_starts_first", the_first_starts_first),
+    Test::both("queue::a_killed_waiter_leaves_the_queue", a_killed_waiter_leaves_the_queue),
+    Test::once("queue::a_signal_ends_the_wait_of_a_run", a_signal_ends_the_wait_of_a_run),
+    Test::once("queue::fgpu_wait_returns_when_there_is_room", fgpu_wait_returns_when_there_is_room),
+];
+
+fn asking(front_end: FrontEnd, fraction: &str, wait: &str) -> Run {
+    docker::container("busybox")
+        .under(front_end)
+        .annotation("fgpu/fraction", fraction)
+        .annotation("fgpu/device", "0")
+        .annotation("fgpu/wait", wait)
+        .command(["sleep", "1000"])
+}
+
+/// A client of Docker that waits.
+type Waiting = std::thread::JoinHandle<Result<Container, Output>>;
+
+fn waiting(front_end: FrontEnd, fraction: &'static str) -> Waiting {
+    let before = queue().len();
+    let client = std::thread::spawn(move || asking(front_end, fraction, "80s").try_start());
+    wait_until("one more in the queue", || queue().len() == before + 1);
+    client
+}
+
+/// `queue` of `fgpu status --json`.
+fn queue() -> Vec<Value> {
+    let status: Value = serde_json::from_str(run(["fgpu", "status", "--json"]).ok()).expect("it is JSON");
+    status["queue"].as_array().expect("there is a queue").clone()
+}
+
+fn started(client: Waiting) -> Container {
+    let result = client.join().expect("the waiting client ends");
+    result.unwrap_or_else(|output| panic!("{}", output.story()))
+}
+
+/// Backend.AI's demonstration.
+fn two_run_one_waits(front_end: FrontEnd) {
+    let (first, second) = (asking(front_end, "0.5", "0").start(), asking(front_end, "0.5", "0").start());
+    let client = waiting(front_end, "0.5");
+    let entry = queue().remove(0);
+    assert_eq!((&entry["position"], &entry["reason"]["code"]), (&1.into(), &"no-capacity".into()), "{entry}");
+    let message = entry["reason"]["message"].as_str().expect("a reason");
+    assert!(message.contains(&first.id[..12]) && message.contains(&second.id[..12]), "{message}");
+    let table = run(["fgpu", "status"]);
+    assert!(table.ok().contains("no room"), "{}", table.story());
+    assert_eq!(node::leases().len(), 2);
+    first.remove();
+    let third = started(client);
+    assert_eq!(third.inspect("{{.State.Running}}"), "true");
+    let ids: Vec<_> = node::leases().into_iter().map(|lease| lease.id).collect();
+    assert_eq!(ids, [second.id, third.id]);
+    assert_eq!(queue(), [Value::Null; 0]);
+}
+
+fn the_first_starts_first(front_end: FrontEnd) {
+    let whole = asking(front_end, "1", "0").start();
+    let large = waiting(front_end, "0.75");
+    let second = waiting(front_end, "1");
+    // Whoever does not wait may not go before those who do.
+    whole.remove();
+    let large = started(large);
+    let error = asking(front_end, "0.25", "0").try_start().expect_err("it would delay the one that waits");
+    assert!(error.refused().contains("has waited for fgpu/fraction=1"), "{}", error.story());
+    large.remove();
+    started(second);
+}
+
+fn a_killed_waiter_leaves_the_queue(front_end: FrontEnd) {
+    let whole = asking(front_end, "1", "0").start();
+    let killed = waiting(front_end, "1");
+    let next = waiting(front_end, "1");
+    let pid = queue()[0]["pid"].as_i64().expect("a pid");
+    run(["kill", "-9", &pid.to_string()]).ok();
+    killed.join().expect("the client ends").expect_err("its container cannot be made");
+    wait_until("the end of its wait", || queue().len() == 1);
+    whole.remove();
+    started(next);
+}
+
+fn run_waiting() -> Child {
+    // Each of them becomes the next, so the pid stays.
+    let child = Command::new("unshare")
+        .args(["-m", "sh", "-c", crate::run::WITH_NODES, "sh"])
+        .args(["fgpu", "run", "-p", "1", "-a", "device=0", "--wait", "80s", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("fgpu is there");
+    wait_until("the run in the queue", || queue().iter().any(|entry| entry["pid"] == child.id()));
+    child
+}
+
+fn a_signal_ends_the_wait_of_a_run() {
+    let whole = asking(FrontEnd::Shim, "1", "0").start();
+    let mut child = run_waiting();
+    run(["kill", "-TERM", &child.id().to_string()]).ok();
+    let status = wait_for("the end of the run", || child.try_wait().expect("it is our child"));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
+    assert_eq!(run(["ls", "-A", "/run/fgpu/queue"]).ok(), "", "it has left before it ended");
+    let mut child = run_waiting();
+    whole.remove();
+    let status = wait_for("the end of the run", || child.try_wait().expect("it is our child"));
+    assert!(status.success(), "{status}");
+}
+
+fn fgpu_wait_returns_when_there_is_room() {
+    let whole = asking(FrontEnd::Shim, "1", "0").start();
+    let late = run(["fgpu", "wait", "--timeout", "1s", "fraction=0.5", "device=0"]);
+    assert!(late.refused().starts_with("fgpu: timed-out: fgpu/"), "{}", late.story());
+    let never = run(["fgpu", "wait", "memory=900Gi"]);
+    assert!(never.refused().starts_with("fgpu: too-large: "), "{}", never.story());
+    let id = whole.id.clone();
+    let waits = [vec!["fraction=0.5", "device=0"], vec![id.as_str()]].map(|words| {
+        Command::new("fgpu").arg("wait").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+    });
+    whole.remove();
+    for child in waits {
+        let mut child = child.expect("fgpu is there");
+        let status = wait_for("the end of fgpu wait", || child.try_wait().expect("it is our child"));
+        assert!(status.success(), "{status}");
+    }
+}
