@@ -1,5 +1,6 @@
 //! The operations.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Grant, Inventory, Nonce, Request, Tier};
@@ -431,7 +432,14 @@ impl Store {
                 },
             }
         }
-        self.read_locked(&self.files.lock()?)
+        match self.files.lock() {
+            Ok(lock) => self.read_locked(&lock),
+            // Somebody who may only look: it is not kept aside, and it may be whole the next moment.
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                Err(self.damage(Damage::Torn, None))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The file as it stays while the lock is held. A damaged one is kept aside and left in place: everything

@@ -397,6 +397,11 @@ fn everybody_may_look() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(text(output.stdout).contains(word));
     }
+    let file = node.state().join("allocations.json");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, "damaged").unwrap();
+    assert!(text(nobody(&["status"]).stderr).starts_with("fgpu: state-corrupt: "));
+    fs::write(&file, whole).unwrap();
     for arguments in [&["inventory", "--refresh"][..], &["gc"], &["release", "--force", "web"]] {
         assert_eq!(nobody(arguments).status.code(), Some(1), "{arguments:?}");
     }

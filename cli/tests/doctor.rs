@@ -246,6 +246,25 @@ fn a_sound_node_has_nothing_to_mend() {
 }
 
 #[test]
+fn a_driver_that_a_container_brings_is_looked_for_below_its_root() {
+    if !is_root() {
+        return;
+    }
+    let node = Node::new();
+    node.put("etc/fgpu/config.toml", "[driver]\nroot = \"/run/nvidia/driver\"\n");
+    for folder in ["proc/driver", "dev", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"] {
+        if node.path(folder).exists() {
+            let below = node.path("run/nvidia/driver").join(folder);
+            fs::create_dir_all(below.parent().unwrap()).unwrap();
+            fs::rename(node.path(folder), below).unwrap();
+        }
+    }
+    assert_eq!(node.findings(), (Vec::new(), Some(0)));
+    node.remove("run/nvidia/driver/dev/nvidia1");
+    assert_eq!(node.findings().0[0]["what"], "/run/nvidia/driver/dev/nvidia1 is not there");
+}
+
+#[test]
 fn faults_of_the_driver() {
     faults(&[
         ("driver-not-loaded", "error", "modprobe nvidia", |node| node.remove("proc/driver/nvidia/version")),

@@ -15,7 +15,7 @@ use super::node::Node;
 const CONTROL: u64 = 255;
 
 pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
-    let loaded = node.text("/proc/driver/nvidia/version");
+    let loaded = node.text(&placed(node, "/proc/driver/nvidia/version"));
     let Some(version) = loaded.as_deref().and_then(parse_version) else {
         let nouveau = node
             .text("/proc/modules")
@@ -42,6 +42,12 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     libraries(node, diagnosis, version);
     nodes(node, diagnosis);
     inventory(node, diagnosis, version);
+}
+
+/// A path of the driver: below the driver root if it is there, else the node's own.
+fn placed(node: &Node, path: &str) -> String {
+    let below = node.config.driver_root.join(path.trim_start_matches('/')).display().to_string();
+    if node.has(&below) { below } else { path.to_owned() }
 }
 
 /// The versions of a driver library that are installed.
@@ -85,7 +91,7 @@ fn libraries(node: &Node, diagnosis: &mut Diagnosis, version: &str) {
 }
 
 fn nodes(node: &Node, diagnosis: &mut Diagnosis) {
-    let devices = CharacterDevices::parse(&node.text("/proc/devices").unwrap_or_default());
+    let devices = CharacterDevices::parse(&node.text(&placed(node, "/proc/devices")).unwrap_or_default());
     let gpu = devices.majors(&["nvidia", "nvidia-frontend"]);
     let uvm = devices.majors(&["nvidia-uvm"]);
     if uvm.is_empty() {
@@ -106,7 +112,10 @@ fn nodes(node: &Node, diagnosis: &mut Diagnosis) {
 }
 
 fn device(node: &Node, diagnosis: &mut Diagnosis, name: &str, majors: &[u32], number: u64) {
-    let path = format!("/dev/{name}");
+    let path = match placed(node, "/dev/nvidiactl").strip_suffix("nvidiactl") {
+        Some(folder) => format!("{folder}{name}"),
+        None => format!("/dev/{name}"),
+    };
     let make = match name {
         "nvidia-uvm" => "nvidia-modprobe -u -c 0".to_owned(),
         "nvidiactl" => "nvidia-modprobe -c 0".to_owned(),
@@ -140,9 +149,9 @@ fn device(node: &Node, diagnosis: &mut Diagnosis, name: &str, majors: &[u32], nu
 
 /// The minors of the GPUs that the kernel's part of the driver has.
 fn minors(node: &Node) -> Vec<u64> {
-    let folder = "/proc/driver/nvidia/gpus";
+    let folder = placed(node, "/proc/driver/nvidia/gpus");
     let texts =
-        node.names(folder).into_iter().filter_map(|gpu| node.text(&format!("{folder}/{gpu}/information")));
+        node.names(&folder).into_iter().filter_map(|gpu| node.text(&format!("{folder}/{gpu}/information")));
     let minor = |text: String| {
         text.lines().find_map(|line| line.strip_prefix("Device Minor:")?.trim().parse::<u64>().ok())
     };
