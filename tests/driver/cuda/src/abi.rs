@@ -19,6 +19,10 @@ impl Failure {
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
+    pub(crate) const CAPTURE_UNSUPPORTED: Self = Self(900);
+    pub(crate) const CAPTURE_INVALIDATED: Self = Self(901);
+    pub(crate) const CAPTURE_IMPLICIT: Self = Self(906);
+    pub(crate) const CAPTURED_EVENT: Self = Self(907);
 }
 
 /// What a simulated function computes before it becomes a `CUresult`.
@@ -67,6 +71,21 @@ pub(crate) fn describe(code: u32) -> Option<(&'static CStr, &'static CStr)> {
         719 => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
         801 => (c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
         802 => (c"CUDA_ERROR_SYSTEM_NOT_READY", c"system not yet initialized"),
+        900 => {
+            (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing")
+        }
+        901 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+            c"operation failed due to a previous error during capture",
+        ),
+        906 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+            c"operation would make the legacy stream depend on a capturing blocking stream",
+        ),
+        907 => (
+            c"CUDA_ERROR_CAPTURED_EVENT",
+            c"operation not permitted on an event last recorded in a capturing stream",
+        ),
         999 => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
         _ => return None,
     })

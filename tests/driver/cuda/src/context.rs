@@ -9,7 +9,7 @@ use crate::abi::{Answer, Failure, Handle, api, put};
 use crate::current;
 use crate::device::THREADS_PER_SM;
 use crate::driver::{Driver, Objects};
-use crate::{module, pool};
+use crate::{module, pool, stream};
 
 /// A context.
 pub(crate) struct Context {
@@ -318,7 +318,7 @@ api! {
     cuCtxSetFlags(_flags: u32) => Current::get().map(drop);
     cuCtxGetId(context: Handle, out: *mut u64) =>
         put(out, if context == 0 { Current::get()?.handle } else { check(context).map(|()| context)? } as u64);
-    cuCtxSynchronize() => { Current::get()?.synchronize(); pool::give_back_unused() };
+    cuCtxSynchronize() => { stream::forbidden_in_capture()?; Current::get()?.synchronize(); pool::give_back_unused() };
     cuCtxGetApiVersion(context: Handle, out: *mut u32) => check(context).and_then(|()| put(out, API_VERSION));
     cuCtxGetLimit(out: *mut usize, which: i32) => put(out, limit(which)?);
     cuCtxSetLimit(which: i32, value: usize) => set_limit(which, value);

@@ -1,4 +1,4 @@
-//! The contexts that are current in the calling thread: a stack, in thread-local storage.
+//! The contexts that are current in the calling thread, a stack, and its capture mode: in thread-local storage.
 //!
 //! Thread-local storage is reached through the dynamic linker (`__tls_get_addr`, in every libc since the
 //! beginning), because `#[thread_local]` is not stable Rust and pthread keys live in another library in libcs
@@ -9,12 +9,14 @@ use core::arch::{asm, global_asm};
 use crate::abi::{Failure, Handle};
 
 /// Most contexts on a thread's stack.
-const DEPTH: usize = 31;
+const DEPTH: usize = 30;
 
 #[repr(C)]
 struct Stack {
     depth: usize,
     contexts: [Handle; DEPTH],
+    /// `CUstreamCaptureMode` of the thread.
+    capture_mode: i64,
 }
 
 const _: () = assert!(size_of::<Stack>() == 256);
@@ -60,6 +62,16 @@ pub(crate) fn set(context: Handle) {
         stack.depth = stack.depth.max(1);
         stack.contexts[stack.depth - 1] = context;
     });
+}
+
+/// The thread's `CUstreamCaptureMode`: whether calls are forbidden to it while somebody captures.
+pub(crate) fn capture_mode() -> i32 {
+    with(|stack| stack.capture_mode as i32)
+}
+
+/// Changes it; gives the one before.
+pub(crate) fn exchange_capture_mode(mode: i32) -> i32 {
+    with(|stack| core::mem::replace(&mut stack.capture_mode, mode.into()) as i32)
 }
 
 /// Makes a context current on top of the others.

@@ -285,13 +285,14 @@ unsafe fn attribute(ordinal: i32, which: i32, out: *mut u64) -> Answer {
     unsafe { put(out, value) }
 }
 
-fn begin_capture(stream: Handle) -> Answer {
+fn begin_capture(stream: Handle, mode: i32) -> Answer {
     let mut objects = Driver::get()?.objects();
     if objects.streams.get(&stream).ok_or(Failure::INVALID_HANDLE)?.capture.is_some() {
         return Err(Failure::INVALID_VALUE);
     }
     let graph = create(&mut objects);
-    objects.streams.get_mut(&stream).ok_or(Failure::INVALID_HANDLE)?.capture = Some(graph);
+    let stream = objects.streams.get_mut(&stream).ok_or(Failure::INVALID_HANDLE)?;
+    (stream.capture, stream.capture_mode, stream.is_broken) = (Some(graph), mode, false);
     Ok(())
 }
 
@@ -299,6 +300,9 @@ unsafe fn end_capture(stream: Handle, out: *mut Handle) -> Answer {
     let mut objects = Driver::get()?.objects();
     let stream = objects.streams.get_mut(&stream).ok_or(Failure::INVALID_HANDLE)?;
     let graph = stream.capture.take().ok_or(Failure::INVALID_VALUE)?;
+    if stream.is_broken {
+        return Err(Failure::CAPTURE_INVALIDATED);
+    }
     // SAFETY: handed on from the caller.
     unsafe { put(out, graph) }
 }
@@ -376,10 +380,10 @@ api! {
     cuGraphExecDestroy(graph: Handle) => destroy_executable(graph);
     cuDeviceGraphMemTrim(ordinal: i32) => trim(ordinal);
     cuDeviceGetGraphMemAttribute(ordinal: i32, which: i32, out: *mut u64) => attribute(ordinal, which, out);
-    cuStreamBeginCapture(stream: Handle) => begin_capture(stream);
-    cuStreamBeginCapture_ptsz(stream: Handle) => begin_capture(stream);
-    cuStreamBeginCapture_v2(stream: Handle, _mode: i32) => begin_capture(stream);
-    cuStreamBeginCapture_v2_ptsz(stream: Handle, _mode: i32) => begin_capture(stream);
+    cuStreamBeginCapture(stream: Handle) => begin_capture(stream, 0);
+    cuStreamBeginCapture_ptsz(stream: Handle) => begin_capture(stream, 0);
+    cuStreamBeginCapture_v2(stream: Handle, mode: i32) => begin_capture(stream, mode);
+    cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: i32) => begin_capture(stream, mode);
     cuStreamEndCapture(stream: Handle, out: Out) => end_capture(stream, out);
     cuStreamEndCapture_ptsz(stream: Handle, out: Out) => end_capture(stream, out);
 }

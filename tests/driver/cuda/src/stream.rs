@@ -5,8 +5,9 @@ use core::ffi::c_void;
 use sim_node::fault::Fault;
 use sim_node::sm::{self, Point};
 
-use crate::abi::{Answer, Failure, Handle, api, put};
+use crate::abi::{Answer, Failure, Handle, api, get, put};
 use crate::context::Current;
+use crate::current;
 use crate::driver::{Driver, Objects};
 
 /// A stream.
@@ -16,8 +17,10 @@ pub(crate) struct Stream {
     priority: i32,
     /// Where its last kernel will have ended.
     last: Point,
-    /// The graph into which it is captured.
+    /// The graph into which it is captured, the capture's mode, and whether somebody did what breaks a capture.
     pub(crate) capture: Option<Handle>,
+    pub(crate) capture_mode: i32,
+    pub(crate) is_broken: bool,
 }
 
 /// An event.
@@ -27,6 +30,45 @@ pub(crate) struct Event {
     recorded: Option<(usize, Point)>,
     /// Monotonic nanoseconds of the record: an event never comes earlier.
     recorded_at: u64,
+    /// It was recorded into a graph, and never comes.
+    is_captured: bool,
+}
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
+const GLOBAL: i32 = 0;
+
+/// At calls that may make the program wait: they break every capture in global mode, unless the thread is in another one.
+pub(crate) fn forbidden_in_capture() -> Answer {
+    if current::capture_mode() != GLOBAL {
+        return Ok(());
+    }
+    let mut objects = Driver::get()?.objects();
+    let mut capturing = objects
+        .streams
+        .values_mut()
+        .filter(|stream| stream.capture.is_some() && stream.capture_mode == GLOBAL)
+        .peekable();
+    if capturing.peek().is_none() {
+        return Ok(());
+    }
+    capturing.for_each(|stream| stream.is_broken = true);
+    Err(Failure::CAPTURE_UNSUPPORTED)
+}
+
+/// The legacy default stream waits for all blocking streams, and cannot while one is captured.
+fn implicit(objects: &mut Objects, stream: Handle, breaks: bool) -> Answer {
+    if stream > 1 {
+        return Ok(());
+    }
+    let is_blocking = |stream: &&mut Stream| stream.capture.is_some() && stream.flags & NON_BLOCKING == 0;
+    let mut capturing = objects.streams.values_mut().filter(is_blocking).peekable();
+    if capturing.peek().is_none() {
+        return Ok(());
+    }
+    capturing.for_each(|stream| stream.is_broken |= breaks);
+    Err(Failure::CAPTURE_IMPLICIT)
 }
 
 /// Handles that name a default stream: the context's, the legacy one, the thread's.
@@ -63,9 +105,18 @@ unsafe fn create(out: *mut Handle, flags: u32, priority: i32) -> Answer {
     let current = Current::get()?;
     let mut objects = current.driver.objects();
     let handle = objects.new_handle();
-    objects
-        .streams
-        .insert(handle, Stream { context: current.handle, flags, priority, last: Point(0), capture: None });
+    objects.streams.insert(
+        handle,
+        Stream {
+            context: current.handle,
+            flags,
+            priority,
+            last: Point(0),
+            capture: None,
+            capture_mode: GLOBAL,
+            is_broken: false,
+        },
+    );
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }
 }
@@ -82,12 +133,14 @@ fn point_of(stream: Handle) -> Result<(Current, Point), Failure> {
 }
 
 fn synchronize(stream: Handle) -> Answer {
+    forbidden_in_capture()?;
     let (current, point) = point_of(stream)?;
     sm::wait(&current.driver.account, current.number, point);
     crate::pool::give_back_unused()
 }
 
 fn query(stream: Handle) -> Answer {
+    forbidden_in_capture()?;
     let (current, point) = point_of(stream)?;
     if sm::is_done(&current.driver.account, current.number, point) { Ok(()) } else { Err(Failure::NOT_READY) }
 }
@@ -123,6 +176,12 @@ unsafe fn property<T: Default>(stream: Handle, out: *mut T, of: fn(&Stream) -> T
     unsafe { put(out, value) }
 }
 
+unsafe fn is_capturing(stream: Handle, out: *mut i32) -> Answer {
+    implicit(&mut Driver::get()?.objects(), stream, false)?;
+    // SAFETY: handed on from the caller.
+    unsafe { property(stream, out, |stream| stream.capture.is_some().into()) }
+}
+
 unsafe fn context_of(stream: Handle, out: *mut Handle) -> Answer {
     let current = Current::get()?;
     let objects = current.driver.objects();
@@ -136,7 +195,10 @@ unsafe fn create_event(out: *mut Handle) -> Answer {
     let current = Current::get()?;
     let mut objects = current.driver.objects();
     let handle = objects.new_handle();
-    objects.events.insert(handle, Event { context: current.handle, recorded: None, recorded_at: 0 });
+    objects.events.insert(
+        handle,
+        Event { context: current.handle, recorded: None, recorded_at: 0, is_captured: false },
+    );
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }
 }
@@ -148,8 +210,11 @@ fn destroy_event(event: Handle) -> Answer {
 fn record(event: Handle, stream: Handle) -> Answer {
     let (current, point) = point_of(stream)?;
     let mut objects = current.driver.objects();
+    implicit(&mut objects, stream, true)?;
+    let is_captured = objects.streams.get(&stream).is_some_and(|stream| stream.capture.is_some());
     let event = objects.events.get_mut(&event).ok_or(Failure::INVALID_HANDLE)?;
-    event.recorded = Some((current.number, point));
+    event.is_captured = is_captured;
+    event.recorded = (!is_captured).then_some((current.number, point));
     event.recorded_at = sim_node::sys::now();
     Ok(())
 }
@@ -158,11 +223,15 @@ fn record(event: Handle, stream: Handle) -> Answer {
 fn recorded(driver: &Driver, event: Handle) -> Result<(Option<(usize, Point)>, u64), Failure> {
     let objects = driver.objects();
     let event = objects.events.get(&event).ok_or(Failure::INVALID_HANDLE)?;
+    if event.is_captured {
+        return Err(Failure::CAPTURED_EVENT);
+    }
     Ok((event.recorded, event.recorded_at))
 }
 
 /// An event that was never recorded has happened.
 fn query_event(event: Handle) -> Answer {
+    forbidden_in_capture()?;
     let driver = Driver::get()?;
     match recorded(driver, event)?.0 {
         Some((gpu, point)) if !sm::is_done(&driver.account, gpu, point) => Err(Failure::NOT_READY),
@@ -171,6 +240,7 @@ fn query_event(event: Handle) -> Answer {
 }
 
 fn synchronize_event(event: Handle) -> Answer {
+    forbidden_in_capture()?;
     let driver = Driver::get()?;
     if let Some((gpu, point)) = recorded(driver, event)?.0 {
         sm::wait(&driver.account, gpu, point);
@@ -218,10 +288,10 @@ api! {
     cuStreamGetId(stream: Handle, out: *mut u64) => put(out, stream as u64);
     cuStreamGetId_ptsz(stream: Handle, out: *mut u64) => put(out, stream as u64);
     // CU_STREAM_CAPTURE_STATUS_ACTIVE or _NONE.
-    cuStreamIsCapturing(stream: Handle, out: *mut i32) => property(stream, out, |s| s.capture.is_some().into());
+    cuStreamIsCapturing(stream: Handle, out: *mut i32) => is_capturing(stream, out);
     cuStreamIsCapturing_ptsz(stream: Handle, out: *mut i32) =>
         property(stream, out, |s| s.capture.is_some().into());
-    cuThreadExchangeStreamCaptureMode(_mode: *mut i32) => Driver::get().map(drop);
+    cuThreadExchangeStreamCaptureMode(mode: *mut i32) => put(mode, current::exchange_capture_mode(*get(mode)?));
     cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mut c_void) =>
         host_function(stream, function, data);
     cuLaunchHostFunc_ptsz(stream: Handle, function: HostFunction, data: *mut c_void) =>

@@ -175,8 +175,8 @@ impl Account {
     }
 }
 
-fn cells(gpu: &GpuState) -> [&[AtomicU64; SLOTS]; 6] {
-    [&gpu.used, &gpu.contexts, &gpu.launches, &gpu.submitted, &gpu.served, &gpu.drained_at]
+fn cells(gpu: &GpuState) -> [&[AtomicU64; SLOTS]; 7] {
+    [&gpu.used, &gpu.contexts, &gpu.launches, &gpu.submitted, &gpu.served, &gpu.drained_at, &gpu.pieces]
 }
 
 fn is_set(cells: &[AtomicU64; SLOTS], slot: usize) -> bool {

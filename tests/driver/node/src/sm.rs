@@ -10,7 +10,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::account::{Account, NodeLock};
-use crate::state::{GpuState, SLOTS};
+use crate::state::{GpuState, PIECES, SLOTS};
 use crate::sys;
 
 /// Longest sleep of a waiter. A process that died is noticed after at most so long.
@@ -51,18 +51,51 @@ pub fn served(account: &Account, gpu: usize) -> Point {
     Point(account.gpu(gpu).served[account.slot()].load(Ordering::Acquire))
 }
 
-/// When the process's kernels up to `point`, which have run, had ended (monotonic nanoseconds). Exact if they were
-/// the last ones or nobody else was at work.
+/// When the process's kernels up to `point`, which have run, had ended (monotonic nanoseconds). Between two looks a
+/// process's kernels are taken to have gone on evenly; what is older than the course that is kept is said to have ended
+/// when that begins.
 pub fn ended_at(account: &Account, gpu: usize, point: Point) -> u64 {
     let _lock = account.lock();
     let state = account.gpu(gpu);
     let slot = account.slot();
-    let served = state.served[slot].load(Ordering::Acquire);
-    let last = match pending(state, slot) {
-        0 => state.drained_at[slot].load(Ordering::Acquire),
-        _ => state.advanced_at.load(Ordering::Acquire),
-    };
-    last.saturating_sub(served.saturating_sub(point.0))
+    let pieces = state.pieces[slot].load(Ordering::Acquire);
+    let kept = pieces.min(PIECES as u64);
+    let mut ended = 0;
+    for number in (pieces - kept..pieces).rev() {
+        let piece = &state.course[slot][number as usize % PIECES];
+        let load = |cell: &AtomicU64| cell.load(Ordering::Acquire);
+        let (from, served_from) = (load(&piece.from), load(&piece.served_from));
+        ended = from;
+        if served_from < point.0 {
+            let (time, served) = (load(&piece.to) - from, load(&piece.served_to) - served_from);
+            let part = (point.0 - served_from).min(served);
+            return from + (u128::from(time) * u128::from(part) / u128::from(served.max(1))) as u64;
+        }
+    }
+    ended
+}
+
+/// Notes that a process was served from one time to another.
+fn note(state: &GpuState, slot: usize, times: (u64, u64), served: (u64, u64)) {
+    let pieces = state.pieces[slot].load(Ordering::Acquire);
+    if let Some(last) = pieces.checked_sub(1) {
+        let last = &state.course[slot][last as usize % PIECES];
+        let load = |cell: &AtomicU64| cell.load(Ordering::Acquire);
+        let goes_on = load(&last.to) == times.0 && load(&last.served_to) == served.0;
+        // Alone it is served as time goes by; so it was, and goes on.
+        let is_whole = |time: u64, served: u64| time == served;
+        if goes_on && is_whole(times.1 - load(&last.from), served.1 - load(&last.served_from)) {
+            last.to.store(times.1, Ordering::Release);
+            last.served_to.store(served.1, Ordering::Release);
+            return;
+        }
+    }
+    let piece = &state.course[slot][pieces as usize % PIECES];
+    piece.from.store(times.0, Ordering::Release);
+    piece.to.store(times.1, Ordering::Release);
+    piece.served_from.store(served.0, Ordering::Release);
+    piece.served_to.store(served.1, Ordering::Release);
+    state.pieces[slot].store(pieces + 1, Ordering::Release);
 }
 
 /// Where the kernels that the process has launched will have ended.
@@ -97,7 +130,13 @@ fn advance(account: &Account, state: &GpuState, _lock: &NodeLock<'_>) {
         state.drained_at[slot].store(since + after, Ordering::Release);
     });
     for slot in 0..slots {
-        state.served[slot].fetch_add(before[slot] - left[slot], Ordering::AcqRel);
+        let time = before[slot] - left[slot];
+        if time == 0 {
+            continue;
+        }
+        let served = state.served[slot].fetch_add(time, Ordering::AcqRel);
+        let until = if left[slot] == 0 { state.drained_at[slot].load(Ordering::Acquire) } else { now };
+        note(state, slot, (since, until.max(since)), (served, served + time));
     }
     state.busy.fetch_add(busy, Ordering::Relaxed);
     state.advanced_at.store(now, Ordering::Relaxed);

@@ -84,6 +84,26 @@ pub struct GpuState {
     pub served: [AtomicU64; SLOTS],
     /// When the last of them ended (monotonic nanoseconds).
     pub drained_at: [AtomicU64; SLOTS],
+    /// How many pieces of the course below there were, ever.
+    pub pieces: [AtomicU64; SLOTS],
+    /// How `served` went on: pieces during which it grew evenly, the last [`PIECES`] of them in a ring.
+    pub course: [[Piece; PIECES]; SLOTS],
+}
+
+/// Pieces that are kept.
+pub const PIECES: usize = 32;
+
+/// From and to: monotonic nanoseconds, and nanoseconds served.
+#[repr(C)]
+pub struct Piece {
+    /// When it began.
+    pub from: AtomicU64,
+    /// When it ended.
+    pub to: AtomicU64,
+    /// What had been served at the beginning.
+    pub served_from: AtomicU64,
+    /// And at the end.
+    pub served_to: AtomicU64,
 }
 
 /// Who has a slot.

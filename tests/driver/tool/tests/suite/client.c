@@ -159,6 +159,14 @@ int main(int argc, char **argv)
             result = result ? result : CU(cuEventSynchronize, end);
             result = result ? result : CU(cuEventElapsedTime, &milliseconds, start, end);
             printf("%d %f\n", result, milliseconds);
+        } else if (!strcmp(word, "begin")) {
+            result = CU(cuEventRecord, start, NULL);
+            result = result ? result : launch(kernel, n);
+            printf("%d\n", result ? result : CU(cuEventRecord, end, NULL));
+        } else if (!strcmp(word, "took")) {
+            float milliseconds = 0;
+            result = CU(cuEventElapsedTime, &milliseconds, start, end);
+            printf("%d %f\n", result, milliseconds);
         } else if (!strcmp(word, "fork")) {
             /* What a forked child is answered: its memory and another init. */
             fflush(stdout);

@@ -190,6 +190,21 @@ fn two_processes_cannot_compute_more_than_the_gpu() {
 }
 
 #[test]
+fn events_tell_when_they_came_and_not_when_somebody_looked() {
+    let node = Node::install("a30.toml");
+    let (mut one, mut other) = (node.client(), node.client());
+    one.succeed("kernel");
+    other.succeed("kernel");
+    other.succeed("spin 3600000000000");
+    // Half of the GPU is its own; the kernel after the second event has nothing to do with it.
+    one.succeed("begin 20000000");
+    one.succeed("spin 30000000");
+    one.succeed("sync");
+    let milliseconds: f64 = one.succeed("took").parse().unwrap();
+    assert!((39.5..=40.5).contains(&milliseconds), "{milliseconds}");
+}
+
+#[test]
 fn the_kernels_of_a_killed_process_end() {
     let node = Node::install("a30.toml");
     let (mut survivor, mut victim) = (node.client(), node.client());
