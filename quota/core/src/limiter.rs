@@ -10,6 +10,11 @@
 //! ([`Compute`]), which takes the union of what its processes report, and moves on until
 //! when the container has paid.
 //!
+//! What counts too much: time that a kernel in the middle of others waits for a copy or for another GPU; gaps of some
+//! microseconds between kernels; and after a last burst of launches of which nobody awaits the end, the average of such kernels
+//! instead of their time. What counts too little: up to fifteen launches close together in the default stream of a thread
+//! that afterwards neither launches nor waits.
+//!
 //! # When a launch may go
 //!
 //! 1. `cap`: what was used is paid for. Else the launch sleeps until then.
@@ -176,7 +181,7 @@ impl Lane {
         if mode == COMPUTE_CAP && owed > 0 {
             if !self.is_at_work() {
                 if let Some(turn) = grant.turn {
-                    turn.leave();
+                    turn.leave(now);
                 }
                 return Answer::Wait(owed);
             }

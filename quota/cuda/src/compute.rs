@@ -26,6 +26,8 @@ const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
+/// GPUs of one launch.
+const MANY: usize = 64;
 /// `CU_EVENT_DEFAULT`: with timing.
 const TIMED: c_uint = 0;
 
@@ -186,6 +188,43 @@ fn limited(process: &'static Process, stream: Where, call: impl FnOnce() -> Resu
         && let Some(now) = counted
     {
         lane.after(now, &grant, stream, &System, &Driver::default());
+    }
+    result
+}
+
+/// A launch on several GPUs at once, into as many streams.
+pub(crate) fn launch_many(
+    count: usize,
+    streams: impl Fn(usize) -> Stream,
+    call: impl FnOnce() -> Result,
+) -> Result {
+    let Some(process) = Process::registered().filter(|process| is_limited(process) && count <= MANY) else {
+        return call();
+    };
+    let each = |with: &mut dyn FnMut(usize, &Lane, &Grant<'static>, Where)| {
+        for entry in 0..count {
+            let (handle, mut context) = (streams(entry), null_mut());
+            // SAFETY: the application's stream; the driver writes the context.
+            if unsafe { real::cuStreamGetCtx(handle, &raw mut context) } == SUCCESS {
+                place::in_context(context, || {
+                    if let Some((lane, grant)) = here(process) {
+                        with(entry, lane, &grant, stream(handle, false));
+                    }
+                });
+            }
+        }
+    };
+    let mut counted = [None; MANY];
+    each(&mut |entry, lane, grant, stream| {
+        counted[entry] = lane.before(grant, stream, &System, &Driver::default());
+    });
+    let result = call();
+    if result == SUCCESS {
+        each(&mut |entry, lane, grant, stream| {
+            if let Some(now) = counted[entry] {
+                lane.after(now, grant, stream, &System, &Driver::default());
+            }
+        });
     }
     result
 }

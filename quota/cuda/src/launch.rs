@@ -188,3 +188,26 @@ pub(crate) unsafe fn grid_async(function: Object, width: c_int, height: c_int, s
     // SAFETY: the caller's promise.
     launch(function, stream, false, || unsafe { real::cuLaunchGridAsync(function, width, height, stream) })
 }
+
+/// `CUDA_LAUNCH_PARAMS`.
+#[repr(C)]
+pub(crate) struct OfSeveral {
+    function: Object,
+    sizes: [c_uint; 7],
+    stream: Stream,
+    parameters: *mut *mut c_void,
+}
+
+const _: () = assert!(size_of::<OfSeveral>() == 56 && core::mem::offset_of!(OfSeveral, stream) == 40);
+
+/// # Safety
+/// As `cuLaunchCooperativeKernelMultiDevice`.
+pub(crate) unsafe fn cooperative_of_several(list: *mut OfSeveral, count: c_uint, flags: c_uint) -> Result {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::cuLaunchCooperativeKernelMultiDevice(list, count, flags) };
+    if list.is_null() {
+        return call();
+    }
+    // SAFETY: the caller's promise: a list of `count`.
+    compute::launch_many(count as usize, |entry| unsafe { (*list.add(entry)).stream }, call)
+}

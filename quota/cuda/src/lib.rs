@@ -42,6 +42,7 @@
 //! - What a driver keeps for itself beyond what it reports: small allocations of a context share pieces of 2 MiB.
 //! - What a driver gave back of its own accord in *another* process's pool counts there until that process
 //!   synchronises, allocates or frees.
+//! - SM time of a process's contexts beyond 64 that live at the same time, and of copies and other work than kernels.
 //! - A launch is not refused for code that it turns out to load; the next allocation is.
 //!
 //! # What has to be measured on a GPU
@@ -58,7 +59,8 @@
 //! - what a green context takes, and whether memory allocated in it outlives it;
 //! - how far neighbours that allocate at the same time disturb what is measured for code.
 //!
-//! And of SM time (the [limiter] says what it does):
+//! And of SM time (the [limiter] says what it does; time between kernels that are launched close together counts, and a kernel that
+//! waits for something in the middle of others counts from its launch on):
 //!
 //! - what recording and asking events costs there, and so whether a capped launch stays below 200 ns more;
 //! - how late a sleeping launch wakes, and how much of the GPU's time each change of turns takes;

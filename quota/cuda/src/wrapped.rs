@@ -8,6 +8,7 @@ use crate::driver::{
     Device, Handle, Location, NOT_SUPPORTED, NodeParameters, Object, Pointer, Pool, PoolProperties, Result,
     Stream, Uuid,
 };
+use crate::launch::OfSeveral;
 use crate::{
     array, bind, code, compute, context, graph, green, launch, limits, memory, pool, report, resolve, vmm,
 };
@@ -198,6 +199,8 @@ fgpu_quota_core::symbols! {
             function: Object, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
             block_z: c_uint, shared: c_uint, stream: Stream, parameters: *mut *mut c_void,
         ) = launch::cooperative_ptsz;
+        Launch cuLaunchCooperativeKernelMultiDevice(list: *mut OfSeveral, count: c_uint, flags: c_uint)
+            = launch::cooperative_of_several;
         Launch cuLaunch(function: Object) = launch::plain;
         Launch cuLaunchGrid(function: Object, width: c_int, height: c_int) = launch::grid;
         Launch cuLaunchGridAsync(function: Object, width: c_int, height: c_int, stream: Stream)

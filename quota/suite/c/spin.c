@@ -8,6 +8,7 @@
 //   graph     a graph of eight kernels, captured, launched again and again
 //   threads   four threads with per-thread default streams, and cooperative kernels
 //   events    the program waits by asking an event
+//   capture   one thread launches, another one captures graphs at the same time, which nothing may disturb
 #include "app.h"
 #include <pthread.h>
 #include <time.h>
@@ -16,6 +17,7 @@ int cuDeviceGet(int *, int);
 int cuEventCreate(void **, unsigned);
 int cuEventRecord(void *, void *);
 int cuEventQuery(void *);
+int cuGraphGetNodes(void *, void **, size_t *);
 int cuStreamSynchronize_ptsz(void *);
 int cuGraphLaunch(void *, void *);
 int cuLaunchKernel_ptsz(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
@@ -44,6 +46,24 @@ static void *thread(void *own) {
         if (own) check(cuLaunchKernel_ptsz(spin, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL) == 0);
         else check(cuLaunchCooperativeKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, arguments) == 0);
         if (i % 8 == 7) check(own ? cuStreamSynchronize_ptsz(NULL) == 0 : cuCtxSynchronize() == 0);
+    }
+    return NULL;
+}
+
+// Captures in global mode forbid to every thread what may wait; ours must not be among what is forbidden.
+static void *captures(void *done) {
+    void *stream, *graph;
+    size_t nodes;
+    check(cuCtxSetCurrent(context) == 0 && cuStreamCreate(&stream, 0) == 0);
+    for (int i = 0; i < 100 || !atomic_load((_Atomic int *)done); i++) {
+        check(cuStreamBeginCapture_v2(stream, 0) == 0);
+        for (int k = 0; k < 20; k++) {
+            check(launch(stream) == 0);
+            if (k % 5 == 0) usleep(200);
+        }
+        check(cuStreamEndCapture(stream, &graph) == 0);
+        check(cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == 20);
+        check(cuGraphDestroy(graph) == 0);
     }
     return NULL;
 }
@@ -87,6 +107,17 @@ int main(int argc, char **argv) {
             check(launch(NULL) == 0 && cuEventRecord(event, NULL) == 0);
             while (cuEventQuery(event)) usleep(100);
         }
+    } else if (!strcmp(shape, "capture")) {
+        static _Atomic int done;
+        pthread_t other;
+        void *stream;
+        check(cuStreamCreate(&stream, 1) == 0 && pthread_create(&other, NULL, captures, &done) == 0);
+        for (; launched < rounds; launched++) {
+            check(launch(stream) == 0);
+            if (launched % 3 == 0) usleep(300);
+        }
+        atomic_store(&done, 1);
+        check(pthread_join(other, NULL) == 0);
     } else {
         check(!"a shape");
     }

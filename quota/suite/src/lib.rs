@@ -66,6 +66,8 @@ pub fn run(command: &mut Command) -> String {
 pub struct Container {
     root: PathBuf,
     compiler: &'static str,
+    /// Of a neighbour, the directory of the container that has the driver.
+    host: Option<PathBuf>,
 }
 
 impl Drop for Container {
@@ -108,7 +110,7 @@ impl Container {
     fn without_driver(compiler: &'static str, gpus: &[GpuLimit]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fgpu-quota-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let container = Self { root: env::temp_dir().join(name), compiler };
+        let container = Self { root: env::temp_dir().join(name), compiler, host: None };
         for folder in ["lib", "fgpu/driver", "bin"] {
             fs::create_dir_all(container.path(folder)).expect("a temporary directory can be made");
         }
@@ -117,11 +119,7 @@ impl Container {
         held.set_len(4096).expect("has room");
         fs::set_permissions(container.path("fgpu/driver/held"), PermissionsExt::from_mode(0o666))
             .expect("ours");
-        container.write_limits(gpus);
-        let ledger = File::create(container.path("fgpu/ledger")).expect("new");
-        ledger.set_len(ledger::SIZE as u64).expect("sparse");
-        container.put("fgpu/ledger", &ledger::encode(&NONCE));
-        fs::set_permissions(container.path("fgpu/ledger"), PermissionsExt::from_mode(0o666)).expect("ours");
+        container.write_grant(&NONCE, gpus);
         let turns = File::create(container.path("fgpu/turns")).expect("new");
         turns.set_len(fgpu_wire::turns::SIZE as u64).expect("sparse");
         container.put("fgpu/turns", &fgpu_wire::turns::encode());
@@ -130,6 +128,30 @@ impl Container {
         fs::copy(cuda, container.path("lib/libcuda.so.1")).expect("built");
         fs::copy(nvml, container.path("lib/libnvidia-ml.so.1")).expect("built");
         container
+    }
+
+    /// Another container on the same node: its own share, the same driver and turns. It must not outlive the first one.
+    pub fn neighbour(&self, nonce: [u8; 16], gpus: &[GpuLimit]) -> Self {
+        let root = self.root.with_extension(format!("{:02x}", nonce[0]));
+        fs::create_dir_all(root.join("bin")).expect("a temporary directory can be made");
+        fs::create_dir_all(root.join("fgpu")).expect("ours");
+        let neighbour = Self { root, compiler: self.compiler, host: Some(self.root.clone()) };
+        neighbour.write_grant(&nonce, gpus);
+        neighbour
+    }
+
+    /// The grant's two files.
+    fn write_grant(&self, nonce: &[u8; 16], gpus: &[GpuLimit]) {
+        fs::write(self.path("fgpu/limits"), limits::encode(nonce, gpus)).expect("ours");
+        let ledger = File::create(self.path("fgpu/ledger")).expect("new");
+        ledger.set_len(ledger::SIZE as u64).expect("sparse");
+        self.put("fgpu/ledger", &ledger::encode(nonce));
+        fs::set_permissions(self.path("fgpu/ledger"), PermissionsExt::from_mode(0o666)).expect("ours");
+    }
+
+    /// The directory of the container that has the driver.
+    fn host(&self) -> &Path {
+        self.host.as_deref().unwrap_or(&self.root)
     }
 
     /// A path below the container's directory.
@@ -164,7 +186,7 @@ impl Container {
     /// Makes a program: `c/NAME.c`, linked with the named libraries as a program for a GPU is.
     pub fn program(&self, name: &str, libraries: &[&str], defines: &[&str]) -> PathBuf {
         let out = self.path("bin").join(name);
-        let folder = format!("-L{}", self.path("fgpu/driver").display());
+        let folder = format!("-L{}", self.host().join("fgpu/driver").display());
         let mut arguments = vec![folder.as_str()];
         let libraries: Vec<String> = libraries.iter().map(|library| format!("-l:{library}")).collect();
         arguments.extend(defines);
@@ -188,11 +210,12 @@ impl Container {
         if !is_root() {
             command.args(["--user", "--map-root-user"]);
         }
-        let mount =
-            "mount -t tmpfs none /run && mkdir /run/fgpu && mount --bind \"$0\" /run/fgpu && exec \"$@\"";
+        let mount = "mount -t tmpfs none /run && mkdir /run/fgpu && mount --bind \"$0\" /run/fgpu && \
+             if [ \"$0\" != \"$1\" ]; then mount --bind \"$1/limits\" /run/fgpu/limits && mount --bind \"$1/ledger\" /run/fgpu/ledger; fi && \
+             shift && exec \"$@\"";
         command.args(["--mount", "--propagation", "private"]).args(arguments);
-        command.args(["sh", "-c", mount]).arg(self.path("fgpu"));
-        command.arg(program).env("LD_LIBRARY_PATH", self.path("lib"));
+        command.args(["sh", "-c", mount]).arg(self.host().join("fgpu")).arg(self.path("fgpu"));
+        command.arg(program).env("LD_LIBRARY_PATH", self.host().join("lib"));
         command
     }
 

@@ -1,8 +1,10 @@
 //! SM time over the simulated driver: real processes, on the real clock. A busy machine makes everything longer, so what is
 //! asserted is what no delay can change: that time is charged in full, and that it passes.
 
+use std::process::{Child, Stdio};
+
 use fgpu_quota_suite::{Container, gpu};
-use fgpu_wire::limits::{COMPUTE_CAP, GpuLimit};
+use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, COMPUTE_SHARE, GpuLimit};
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
@@ -17,19 +19,36 @@ const SHAPES: [(&str, u64); 6] = [
     ("events", 4 * MS),
 ];
 
+fn share(compute: u8, cores_ppm: u32) -> GpuLimit {
+    GpuLimit { compute, cores_ppm, ..gpu(0, 200) }
+}
+
 fn limited(compute: u8, cores_ppm: u32) -> Container {
-    Container::simulated(&[GpuLimit { compute, cores_ppm, ..gpu(0, 200) }], 40 * MIB)
+    Container::simulated(&[share(compute, cores_ppm)], 40 * MIB)
+}
+
+fn start(container: &Container, shape: &str, all: u64, kernel: u64) -> Child {
+    let program = container.program("spin", &["libcuda.so.1"], &[]);
+    let mut command = container.command(&program);
+    command.args([shape, &all.to_string(), &kernel.to_string()]).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.spawn().expect("starts")
+}
+
+/// The nanoseconds of a program's kernels, and those that passed.
+fn ended(child: Child) -> (u64, u64) {
+    let output = child.wait_with_output().expect("ours");
+    assert!(output.status.success(), "{}", output.status);
+    let out = String::from_utf8(output.stdout).expect("text");
+    let mut numbers =
+        out.lines().last().expect("said").split(' ').map(|number| number.parse().expect("a number"));
+    (numbers.next().expect("kernels"), numbers.next().expect("passed"))
 }
 
 /// Runs a shape; gives the nanoseconds of its kernels, those that passed, and those that were charged.
 fn run(container: &Container, shape: &str, all: u64, kernel: u64) -> (u64, u64, u64) {
-    let program = container.program("spin", &["libcuda.so.1"], &[]);
     let before = container.with_usage(|usage| usage.compute(0));
-    let out = container.run(&program, &[shape, &all.to_string(), &kernel.to_string()]);
-    let charged = container.with_usage(|usage| usage.compute(0)) - before;
-    let mut numbers =
-        out.lines().last().expect("said").split(' ').map(|number| number.parse().expect("a number"));
-    (numbers.next().expect("kernels"), numbers.next().expect("passed"), charged)
+    let (all, passed) = ended(start(container, shape, all, kernel));
+    (all, passed, container.with_usage(|usage| usage.compute(0)) - before)
 }
 
 #[test]
@@ -41,5 +60,53 @@ fn a_cap_of_a_quarter_takes_four_times_as_long() {
         // What is in advance at the beginning, and what is still to be paid at the end.
         let least = all * 4 - 4 * (5 * MS + 2 * kernel) - 20 * MS;
         assert!(passed >= least, "{shape}: {all} ns of kernels in {passed}");
+    }
+}
+
+#[test]
+fn who_is_not_limited_is_not_measured() {
+    let container = limited(COMPUTE_OFF, 250_000);
+    assert_eq!(run(&container, "stream", 50 * MS, MS).2, 0);
+}
+
+#[test]
+fn captures_are_not_disturbed_and_cost_nothing() {
+    let container = limited(COMPUTE_CAP, 900_000);
+    let (all, _, charged) = run(&container, "capture", 100 * MS, MS / 2);
+    assert!(charged >= all / 100 * 95, "{charged} of {all}");
+}
+
+#[test]
+fn two_containers_wait_for_each_other_and_each_for_its_own_share() {
+    let first = limited(COMPUTE_CAP, 300_000);
+    let second = first.neighbour([0x77; 16], &[share(COMPUTE_CAP, 700_000)]);
+    for (one, two) in [("wait", "stream"), ("graph", "threads"), ("streams", "wait")] {
+        let kernel = 2 * MS;
+        let tenants = [(&first, one, 120 * MS, 300), (&second, two, 280 * MS, 700)];
+        let running = tenants.map(|(container, shape, all, _)| {
+            (container.with_usage(|usage| usage.compute(0)), start(container, shape, all, kernel))
+        });
+        for ((before, child), (container, shape, _, share)) in running.into_iter().zip(tenants) {
+            let (all, passed) = ended(child);
+            let charged = container.with_usage(|usage| usage.compute(0)) - before;
+            assert!(charged >= all / 100 * 95, "{shape}: {charged} of {all}");
+            let least = all * 1000 / share - 80 * MS;
+            assert!(passed >= least, "{shape}: {all} ns of kernels in {passed}");
+        }
+    }
+}
+
+#[test]
+fn who_is_killed_in_his_turn_holds_up_nobody() {
+    let first = limited(COMPUTE_SHARE, 500_000);
+    let second = first.neighbour([0x77; 16], &[share(COMPUTE_SHARE, 500_000)]);
+    for (shape, kernel) in SHAPES.into_iter().filter(|(shape, _)| *shape != "threads") {
+        let mut victim = start(&first, shape, 0, kernel);
+        // The moment is of chance; what comes after it is not.
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        victim.kill().expect("ours");
+        let (all, _, charged) = run(&second, "stream", 40 * MS, MS);
+        victim.wait().expect("ours");
+        assert!(charged >= all / 100 * 95, "{shape}: {charged} of {all}");
     }
 }

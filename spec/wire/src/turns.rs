@@ -8,6 +8,7 @@
 //!     0  header, 4 KiB
 //!          0  magic    8  "fgputurn"
 //!          8  version  4  1
+//!         16  used     64 × 4  per GPU, how many places were ever taken: nobody looks past them
 //!  4096  per GPU, by the minor number of its device node: 64 × 64 places of 64 bytes
 //!          0  nonce    16  the grant's whose container has the place
 //!         16  virtual   8  nanoseconds of GPU time used, divided by the share; comparable among those that are at it
@@ -83,7 +84,8 @@ pub struct Turns {
     magic: AtomicU64,
     version: AtomicU32,
     reserved: AtomicU32,
-    header_tail: [AtomicU64; 510],
+    used: [AtomicU32; GPUS],
+    header_tail: [AtomicU64; 478],
     places: [Place; GPUS * PLACES],
 }
 
@@ -120,9 +122,9 @@ impl Turns {
         self.places.get(place).is_some_and(|place| place.is(nonce))
     }
 
-    /// Takes a place for the grant `nonce`. Under an exclusive lock on its byte only.
-    pub fn take(&self, place: usize, nonce: &[u8; 16]) {
-        let Some(place) = self.places.get(place) else { return };
+    /// Takes place number `number` for the grant `nonce`. Under an exclusive lock on its byte only.
+    pub fn take(&self, number: usize, nonce: &[u8; 16]) {
+        let Some(place) = self.places.get(number) else { return };
         for word in [&place.virtual_time, &place.wants, &place.busy, &place.turn] {
             word.store(0, Ordering::Relaxed);
         }
@@ -130,6 +132,7 @@ impl Turns {
         for (word, half) in place.nonce.iter().zip([first, last]) {
             word.store(half.try_into().map_or(0, u64::from_ne_bytes), Ordering::Release);
         }
+        self.used[number / PLACES].fetch_max((number % PLACES) as u32 + 1, Ordering::AcqRel);
     }
 
     /// The place of a container.
@@ -175,8 +178,9 @@ impl<'a> Turn<'a> {
     }
 
     fn others(&self) -> impl Iterator<Item = (usize, &Place)> {
-        let first = self.place / PLACES * PLACES;
-        let all = self.turns.places[first..first + PLACES].iter().enumerate();
+        let (gpu, first) = (self.place / PLACES, self.place / PLACES * PLACES);
+        let used = (self.turns.used[gpu].load(Ordering::Acquire) as usize).min(PLACES);
+        let all = self.turns.places[first..first + used].iter().enumerate();
         all.map(move |(index, place)| (first + index, place)).filter(|(index, _)| *index != self.place)
     }
 
@@ -223,11 +227,6 @@ impl<'a> Turn<'a> {
         Answer::Go
     }
 
-    /// Whether any other container is at it.
-    pub fn is_contended(&self, now: u64) -> bool {
-        self.others().any(|(_, place)| place.is_at_it(now))
-    }
-
     /// Counts `time` of the GPU for a container with a share of `ppm`.
     pub fn advance(&self, time: u64, ppm: u32) {
         self.own().virtual_time.fetch_add(at_share(time, ppm), Ordering::AcqRel);
@@ -249,11 +248,149 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// It does not want the GPU for a while.
-    pub fn leave(&self) {
+    /// It does not want the GPU for a while. Work that another process of the container has on it goes on.
+    pub fn leave(&self, now: u64) {
         let own = self.own();
         own.turn.store(0, Ordering::Release);
         own.wants.store(0, Ordering::Release);
-        own.busy.store(0, Ordering::Release);
+        let busy = own.busy.load(Ordering::Acquire);
+        if busy <= now + GRACE {
+            let _ = own.busy.compare_exchange(busy, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::boxed::Box;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A new file in which these places are taken.
+    fn turns(taken: &[usize]) -> Box<Turns> {
+        let zero = || AtomicU64::new(0);
+        let mut places = std::vec::Vec::with_capacity(GPUS * PLACES);
+        places.resize_with(GPUS * PLACES, || Place {
+            nonce: [zero(), zero()],
+            virtual_time: zero(),
+            wants: zero(),
+            busy: zero(),
+            turn: zero(),
+            reserved: [zero(), zero()],
+        });
+        let Ok(places) = <Box<[Place; GPUS * PLACES]>>::try_from(places.into_boxed_slice()) else {
+            unreachable!("of that length")
+        };
+        let turns = Box::new(Turns {
+            magic: AtomicU64::new(MAGIC),
+            version: AtomicU32::new(VERSION),
+            reserved: AtomicU32::new(0),
+            used: [const { AtomicU32::new(0) }; GPUS],
+            header_tail: [const { AtomicU64::new(0) }; 478],
+            places: *places,
+        });
+        taken.iter().for_each(|&place| turns.take(place, &[place as u8 + 1; 16]));
+        turns
+    }
+
+    fn go(turns: &Turns, place: usize, now: u64) -> bool {
+        turns.at(place).unwrap().ask(now, |_| true) == Answer::Go
+    }
+
+    #[test]
+    fn alone_it_is_always_ones_turn() {
+        let turns = turns(&[0, 1]);
+        for step in 0..100 {
+            assert!(go(&turns, 0, step * 100 * MS));
+            turns.at(0).unwrap().advance(100 * MS, 1);
+        }
+    }
+
+    #[test]
+    fn one_at_a_time_and_the_next_when_the_first_is_done() {
+        let turns = turns(&[0, 1]);
+        let first = turns.at(0).unwrap();
+        assert!(go(&turns, 0, 10 * MS));
+        first.busy(20 * MS);
+        assert!(!go(&turns, 1, 11 * MS));
+        // It goes on until it is ahead.
+        first.advance(3 * MS, 500_000);
+        assert!(go(&turns, 0, 12 * MS));
+        first.advance(3 * MS, 500_000);
+        assert!(!go(&turns, 0, 13 * MS));
+        // Next, but not before the first one's work has ended.
+        assert!(!go(&turns, 1, 13 * MS));
+        assert_eq!(first.done(13 * MS, 20 * MS), 0);
+        assert!(go(&turns, 1, 13 * MS));
+    }
+
+    #[test]
+    fn who_has_used_less_in_proportion_is_next() {
+        let turns = turns(&[0, 1, 2]);
+        for place in 0..3 {
+            go(&turns, place, MS);
+        }
+        turns.at(0).unwrap().advance(30 * MS, 300_000);
+        turns.at(1).unwrap().advance(30 * MS, 500_000);
+        turns.at(2).unwrap().advance(15 * MS, 200_000);
+        assert_eq!([0, 1, 2].map(|place| go(&turns, place, 2 * MS)), [false, true, false]);
+    }
+
+    #[test]
+    fn who_comes_back_is_neither_far_behind_nor_far_ahead() {
+        let turns = turns(&[0, 1]);
+        // The first one worked an hour long for itself.
+        assert!(go(&turns, 0, MS));
+        turns.at(0).unwrap().advance(3_600_000 * MS, 500_000);
+        assert!(go(&turns, 0, 100 * MS));
+        turns.at(0).unwrap().busy(102 * MS);
+        assert!(!go(&turns, 1, 101 * MS), "the first one has its turn to the end");
+        turns.at(0).unwrap().advance(6 * MS, 500_000);
+        assert!(!go(&turns, 0, 101 * MS));
+        assert!(!go(&turns, 1, 101 * MS), "it is next, and waits for the work of the first");
+        assert!(go(&turns, 1, 102 * MS));
+        turns.at(1).unwrap().advance(6 * MS, 500_000);
+        assert!(go(&turns, 0, 104 * MS), "it is not made to wait for an hour");
+        // And the other way round: it comes back from a pause an hour ahead.
+        turns.at(0).unwrap().advance(3_600_000 * MS, 500_000);
+        turns.at(1).unwrap().busy(300 * MS);
+        assert!(!go(&turns, 0, 200 * MS));
+        turns.at(1).unwrap().advance(60 * MS, 500_000);
+        turns.at(1).unwrap().done(210 * MS, 300 * MS);
+        turns.at(1).unwrap().leave(210 * MS);
+        assert!(go(&turns, 0, 211 * MS));
+    }
+
+    #[test]
+    fn the_dead_and_those_on_other_gpus_are_not_waited_for() {
+        let other = places(1).start;
+        let turns = turns(&[0, 1, other]);
+        for place in [1, other] {
+            turns.at(place).unwrap().busy(900 * MS);
+        }
+        assert!(!go(&turns, 0, 100 * MS));
+        assert_eq!(turns.at(0).unwrap().ask(100 * MS, |place| place != 1), Answer::Go);
+    }
+
+    #[test]
+    fn nobody_is_believed_for_long() {
+        let turns = turns(&[0, 1]);
+        for until in [u64::MAX, 100_000 * MS] {
+            turns.at(1).unwrap().busy(until);
+            assert!(go(&turns, 0, MS));
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_a_file_of_turns() {
+        let header = encode();
+        assert_eq!((&header[..8], header[8]), (&b"fgputurn"[..], 1));
+        assert!(turns(&[]).is_valid());
+        assert_eq!((places(0), places(65)), (0..64, 64..128));
+        assert_eq!(place_at(1) - place_at(0), PLACE);
     }
 }

@@ -11,7 +11,7 @@ use crate::process::Process;
 use crate::turns;
 
 /// Contexts of one process that are limited by themselves.
-const LANES: usize = 16;
+const LANES: usize = 64;
 /// Of a place's word: it was sought, and there is none.
 const NONE: u32 = u32::MAX;
 

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod contention;
+mod experiments;
 mod faults;
 mod gpu;
 mod tenant;

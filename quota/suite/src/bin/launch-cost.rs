@@ -7,8 +7,8 @@ use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, COMPUTE_SHARE, GpuLimit};
 fn main() {
     type Make = fn(&[GpuLimit]) -> Container;
     let drivers: [(&str, Make, u32); 2] = [
-        ("stand-in", Container::new, 200_000),
-        ("simulated", |gpus| Container::simulated(gpus, 40 << 20), 2_000),
+        ("stand-in", Container::new, 5_000),
+        ("simulated", |gpus| Container::simulated(gpus, 40 << 20), 500),
     ];
     for (driver, make, rounds) in drivers {
         let measure = |compute: u8, library: &str| {

@@ -52,7 +52,7 @@ fn rubbish_in_the_shared_file_takes_nobodys_share() {
                 hostile.turn(1).busy(now + 900 * MS);
                 match kind {
                     0 => hostile.turn(0).advance(S, 1),
-                    1 => hostile.turn(0).leave(),
+                    1 => hostile.turn(0).leave(u64::MAX - S),
                     2 => hostile.turn(0).busy(u64::MAX),
                     _ => hostile.turn(0).advance(MS, 400_000),
                 }

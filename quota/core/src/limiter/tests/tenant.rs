@@ -78,6 +78,11 @@ impl Node {
         Self { world: World::new(), turns, containers, dead: Mutex::default() }
     }
 
+    /// As on a node without the file: every container by itself.
+    pub(super) fn forget_turns(&mut self) {
+        self.containers.iter_mut().for_each(|container| container.place = None);
+    }
+
     pub(super) fn grant(&self, container: usize) -> Grant<'_> {
         let container = &self.containers[container];
         let turn = container.place.and_then(|place| self.turns.at(place));

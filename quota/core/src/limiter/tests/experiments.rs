@@ -1,0 +1,64 @@
+//! Prints what is in BENCHMARKS.md: `cargo test --release -p fgpu-quota-core experiments -- --ignored --nocapture`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_SHARE};
+
+use super::contention::percent;
+use super::tenant::{Node, Process, S, SHAPES, Shape, start};
+
+const LONG: u64 = 5 * S;
+
+/// Two at 30 and 70 %: the least and the most that the first one got of what both got, over all pairs of shapes, and the
+/// least that both got, percent.
+fn two(mode: u8, turns: bool) -> (f64, f64, f64) {
+    let mut found = (100.0f64, 0.0f64, 100.0f64);
+    for first in SHAPES {
+        for second in SHAPES {
+            let mut node = Node::new(&[(mode, 300_000), (mode, 700_000)]);
+            if !turns {
+                node.forget_turns();
+            }
+            let node = Arc::new(node);
+            let mut threads = start(&Process::new(&node, 0, true), first, 0, LONG);
+            threads.extend(start(&Process::new(&node, 1, true), second, 0, LONG));
+            node.world.run(threads.into_iter().map(|(_, thread)| thread).collect());
+            let (one, two) = (percent(&node, 0, 0, LONG), percent(&node, 1, 0, LONG));
+            let part = one / (one + two) * 100.0;
+            found = (found.0.min(part), found.1.max(part), found.2.min(one + two));
+        }
+    }
+    found
+}
+
+fn alone(shape: Shape, percent: u64) -> (f64, f64, f64, u64) {
+    let node = Arc::new(Node::new(&[(COMPUTE_CAP, percent as u32 * 10_000)]));
+    let process = Process::new(&node, 0, true);
+    let threads = start(&process, shape, 0, LONG);
+    node.world.run(threads.into_iter().map(|(_, thread)| thread).collect());
+    let most = node.world.lock().gpu.most(0, S, S, S + LONG);
+    let of = |time: u64, whole: u64| time as f64 * 100.0 / whole as f64;
+    let launches = process.launches.load(Ordering::Relaxed);
+    (of(node.time(0, 0, LONG), LONG), of(most, S), of(node.charged(0), LONG), launches)
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn experiments() {
+    println!("| shape | cap | got | most in a second | charged |\n|---|---|---|---|---|");
+    for shape in SHAPES {
+        for percent in [10, 25, 33, 50, 75, 90] {
+            let (got, most, charged, _) = alone(shape, percent);
+            println!("| {shape:?} | {percent} % | {got:.2} % | {most:.2} % | {charged:.2} % |");
+        }
+    }
+    for (name, mode) in [("cap", COMPUTE_CAP), ("share", COMPUTE_SHARE)] {
+        for turns in [true, false] {
+            let (least, most, both) = two(mode, turns);
+            println!(
+                "30/70 {name}, turns {turns}: the first gets {least:.1} to {most:.1} % of both, both at least {both:.1} %"
+            );
+        }
+    }
+}
