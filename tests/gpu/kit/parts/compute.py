@@ -1,8 +1,6 @@
-"""SM time: what a share gets of it. The limiter does not exist in this version, so nothing here can fail for it."""
+"""SM time: what a share gets of it, in kernels per second compared with those without fgpu."""
 from ..node import Running
 from . import CHECKS
-
-NOT_ENFORCED = "not enforced in this version; what was measured is there"
 
 
 def native_rate(trial, node, seconds):
@@ -20,6 +18,11 @@ def native_rate(trial, node, seconds):
 def rate(said):
     """Kernels per second."""
     return said["kernels"] * 1e9 / said["nanoseconds"]
+
+
+def most_in_a_second(tenths):
+    """Kernels in the second that had most of them."""
+    return max((sum(tenths[at:at + 10]) for at in range(max(len(tenths) - 9, 0))), default=0)
 
 
 def together(trial, node, asks, rounds, seconds):
@@ -49,8 +52,24 @@ def alone(trial, node):
     for percent in (10, 25, 33, 50, 75, 90):
         ask = ["-m", "1Gi", "--cores", "%d%%" % percent]
         [got], [tenths] = together(trial, node, [ask], rounds, seconds)
-        trial.measured["%d%%" % percent] = {"points": round(got / whole * 100, 1), "tenths": tenths}
-    trial.skip(NOT_ENFORCED)
+        points, most = got / whole * 100, most_in_a_second(tenths) / whole * 100
+        trial.measured["%d%%" % percent] = {"points": round(points, 1), "most_in_a_second": round(most, 1), "tenths": tenths}
+        trial.expect(points >= 0.95 * percent, "%d %%: only %.1f" % (percent, points))
+        trial.expect(max(points, most) <= percent + 3, "%d %%: %.1f, and %.1f in a second" % (percent, points, most))
+
+
+@CHECKS.add("compute", "idle", "a share of 10 % that may use idle time, alone on the GPU, and a container beside it that comes and goes",
+            "alone at least 95 % of the GPU; beside 70 % no more than the rest", limit=90)
+def idle(trial, node):
+    node.need_run(trial, mounts=True)
+    seconds = 1 if node.quick else 3
+    rounds, whole = native_rate(trial, node, seconds)
+    modest = ["-m", "1Gi", "--cores", "10%", "--compute", "share"]
+    [alone], _ = together(trial, node, [modest], rounds, seconds)
+    both, _ = together(trial, node, [modest, ["-m", "1Gi", "--cores", "70%", "--compute", "share"]], rounds, seconds)
+    trial.measured.update(native_per_second=round(whole, 1), alone=round(alone / whole * 100, 1), both=[round(it / whole * 100, 1) for it in both])
+    trial.expect(alone >= 0.95 * whole, "alone it gets %.1f %%" % (alone / whole * 100))
+    trial.expect(both[1] >= 0.65 * whole, "70 %% get %.1f %%" % (both[1] / whole * 100))
 
 
 @CHECKS.add("compute", "contention", "two tenants at 30 and 70 % of the SMs, and two at 50 %",
@@ -64,5 +83,7 @@ def contention(trial, node):
         asks = [["-m", "1Gi", "--cores", "%d%%" % percent] for percent in shares]
         rates, tenths = together(trial, node, asks, rounds, seconds)
         points = [round(it / whole * 100, 1) for it in rates]
-        trial.measured["%d/%d" % shares] = {"points": points, "of_both": round(rates[0] / sum(rates) * 100, 1), "tenths": tenths}
-    trial.skip(NOT_ENFORCED)
+        part = rates[0] / sum(rates) * 100
+        trial.measured["%d/%d" % shares] = {"points": points, "of_both": round(part, 1), "tenths": tenths}
+        trial.expect(abs(part - shares[0]) <= 5, "%d/%d: %.1f of both" % (shares + (part,)))
+        trial.expect(sum(rates) >= 0.9 * whole, "%d/%d: both together get %.1f %%" % (shares + (sum(points),)))

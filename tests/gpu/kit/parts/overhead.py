@@ -4,12 +4,12 @@ import time
 from . import CHECKS
 
 
-def medians(trial, node, words):
+def medians(trial, node, words, ask=("-p", "50%")):
     """The medians of several runs of each, by the names that the program prints."""
     runs = {"native": [], "shared": []}
     for _ in range(3 if node.quick else 7):
         for kind in runs:
-            done = node.share(trial, ["-p", "50%"], words) if kind == "shared" else node.command(words, native=True)
+            done = node.share(trial, list(ask), words) if kind == "shared" else node.command(words, native=True)
             trial.need(done.code == 0 and done.lines(), done.story())
             runs[kind].append(done.lines()[0])
     table = {}
@@ -28,14 +28,18 @@ def pair(trial, node):
     medians(trial, node, node.program("measure", "pair", 2000 if node.quick else 5000))
 
 
-@CHECKS.add("overhead", "launch", "cuLaunchKernel of an empty kernel", "at most 50 ns more, as launches are not capped in this version",
-            limit=120)
+@CHECKS.add("overhead", "launch", "cuLaunchKernel of an empty kernel, with SM time not limited and limited to 100 and to 50 %",
+            "at most 50 ns more, and at most 200 at 100 % (at 50 % launches wait)", limit=120)
 def launch(trial, node):
     words = node.program("measure", "launch", 5000 if node.quick else 20000)
     if node.simulated:
         trial.skip("the simulated driver's kernels compute nothing: its launches say nothing about a GPU's")
-    table = medians(trial, node, words)
-    trial.expect(table["launch"]["more"] <= 50, "a launch costs %d ns more" % table["launch"]["more"])
+    for name, ask, most in (("off", ["-p", "50%", "--compute", "off"], 50), ("cap_100", ["-m", "1Gi", "--cores", "100%"], 200),
+                            ("cap_50", ["-p", "50%"], None)):
+        table = medians(trial, node, words, ask)
+        trial.measured[name] = trial.measured.pop("nanoseconds")
+        more = table["launch"]["more"]
+        trial.expect(most is None or more <= most, "%s: a launch costs %d ns more" % (name, more))
 
 
 @CHECKS.add("overhead", "start", "a process from its start to its first context, with `fgpu run` and without", "measured", limit=120)
