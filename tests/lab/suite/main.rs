@@ -9,6 +9,7 @@ use libtest_mimic::{Arguments, Trial};
 
 mod baseline;
 mod capacity;
+mod compute;
 mod containerd;
 mod crowd;
 mod docs;
@@ -38,6 +39,7 @@ fn tests() -> Vec<Test> {
     [
         baseline::TESTS,
         view::TESTS,
+        compute::TESTS,
         limit::TESTS,
         capacity::TESTS,
         malformed::TESTS,

@@ -1,0 +1,56 @@
+//! The share of SM time holds.
+
+use fgpu_lab::docker::{self, Run};
+use fgpu_lab::inside::Test;
+use fgpu_lab::node::FrontEnd;
+
+use crate::limit::number;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::both(
+        "compute::a_quarter_of_the_sms_is_a_quarter_of_the_time",
+        a_quarter_of_the_sms_is_a_quarter_of_the_time,
+    ),
+    Test::once("compute::two_containers_have_their_own_shares", two_containers_have_their_own_shares),
+];
+
+/// Nanoseconds of kernels.
+const ALL: u64 = 400_000_000;
+
+fn share(front_end: FrontEnd, cores: &str, compute: &str) -> Run {
+    docker::container("debian13")
+        .under(front_end)
+        .annotation("fgpu/memory", "1Gi")
+        .annotation("fgpu/cores", cores)
+        .annotation("fgpu/compute", compute)
+        .annotation("fgpu/device", "0")
+}
+
+/// Percent of the passed time in which a container's kernels ran. A busy machine makes it less, and never more.
+#[track_caller]
+fn percent(line: &str) -> u64 {
+    assert!(line.starts_with("spin "), "{line}");
+    assert!(number(line, "kernels=") >= ALL, "{line}");
+    number(line, "kernels=") * 100 / number(line, "passed=")
+}
+
+fn a_quarter_of_the_sms_is_a_quarter_of_the_time(front_end: FrontEnd) {
+    let all = ALL.to_string();
+    for (kernel, streams) in [("10000000", "1"), ("200000", "16")] {
+        let output = share(front_end, "25", "cap").command(["spin", &all, kernel, streams]).run();
+        let got = percent(output.ok().trim());
+        assert!(got <= 28, "{got}% with kernels of {kernel} ns");
+    }
+}
+
+fn two_containers_have_their_own_shares() {
+    let all = ALL.to_string();
+    let tenants = ["30", "70"].map(|cores| {
+        let container = share(FrontEnd::Shim, cores, "cap").command(["spin", &all, "1000000"]).start();
+        (cores.parse::<u64>().expect("a number"), container)
+    });
+    for (cores, container) in tenants {
+        let got = percent(container.wait_for_log("spin ").trim());
+        assert!(got <= cores + 5, "{got}% instead of {cores}%");
+    }
+}
