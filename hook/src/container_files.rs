@@ -103,3 +103,33 @@ pub(crate) fn create_turns(state_dir: &Path) -> Result<(), Error> {
     };
     make().map_err(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::{create_turns, turns};
+
+    #[test]
+    fn the_turns_are_made_once_and_for_every_user() {
+        let state = tempfile::tempdir().unwrap();
+        let path = turns(state.path());
+        std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..8).map(|_| scope.spawn(|| create_turns(state.path()))).collect();
+            makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
+        });
+        let made = path.metadata().unwrap();
+        assert_eq!((made.len(), made.mode() & 0o7777), (fgpu_wire::turns::SIZE as u64, 0o666));
+        assert!(std::fs::read(&path).unwrap().starts_with(&fgpu_wire::turns::encode()));
+        // Containers have it mapped: it is never another file.
+        create_turns(state.path()).unwrap();
+        assert_eq!(path.metadata().unwrap().ino(), made.ino());
+        assert_eq!(state.path().read_dir().unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_missing_state_directory_is_told_with_the_path() {
+        let error = create_turns(std::path::Path::new("/nowhere/at/all")).unwrap_err();
+        assert!(error.message.contains("/nowhere/at/all/turns"), "{}", error.message);
+    }
+}
