@@ -136,6 +136,10 @@ impl Lane {
         host: &impl Host,
         events: &impl Events,
     ) -> Option<u64> {
+        // What is captured does not run; counted, it would make kernels seem shorter than they are.
+        if events.is_captured(stream) {
+            return None;
+        }
         let now = host.now();
         if self.may_go(now) { Some(now) } else { self.gate(now, grant, stream, host, events) }
     }
@@ -149,7 +153,7 @@ impl Lane {
         host: &impl Host,
         events: &impl Events,
     ) -> Option<u64> {
-        if grant.share().0 == COMPUTE_OFF || events.is_captured(stream) {
+        if grant.share().0 == COMPUTE_OFF {
             return None;
         }
         self.mark_late(now, grant, host, events);

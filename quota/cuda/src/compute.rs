@@ -109,6 +109,7 @@ impl Events for Driver {
     }
 
     fn record(&self, event: usize, stream: Where) -> bool {
+        self.relax();
         // The legacy stream answers with an error where a record would break somebody's capture.
         !self.is_captured(stream)
             // SAFETY: our event; a stream that the application launched into, and has not ended.
@@ -136,8 +137,9 @@ impl Events for Driver {
         unsafe { real::cuStreamQuery(handle(stream)) != NOT_READY }
     }
 
+    #[inline]
     fn is_captured(&self, stream: Where) -> bool {
-        self.relax();
+        // May be asked in every mode.
         let mut status: c_int = 0;
         // SAFETY: as in `record`; the driver writes the status.
         let result = unsafe { real::cuStreamIsCapturing(handle(stream), &raw mut status) };
