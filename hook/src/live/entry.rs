@@ -35,6 +35,10 @@ const REFRESH: CapabilitySet = CapabilitySet::SYS_MODULE
 /// `/proc/<pid>` under `hidepid`: without it a live container of another id would look dead, and its lease be freed.
 const FILES: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::SYS_PTRACE);
 
+/// `fgpu driver set-up` and `tear-down`: the driver lets only an administrator make and destroy MIG instances, and NVML
+/// makes the nodes of their capabilities.
+const INSTANCES: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::MKNOD);
+
 impl Stage {
     fn capabilities(self) -> CapabilitySet {
         match self {
@@ -55,8 +59,8 @@ impl Stage {
                 // to read a program back whose constants are blinded, where kptr_restrict hides addresses
                 // (`bpf_dump_raw_ok`)
                 .union(CapabilitySet::SYSLOG),
-            Self::Edit => FILES.union(REFRESH),
-            Self::Release => FILES,
+            Self::Edit => FILES.union(REFRESH).union(INSTANCES),
+            Self::Release => FILES.union(INSTANCES),
         }
     }
 }

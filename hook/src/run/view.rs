@@ -156,7 +156,7 @@ fn is_there(node: &Node) -> Result<(), Error> {
     Err(Error::new(Code::DriverError, format!("{} is not character device {major}:{minor}", node.path)))
 }
 
-/// The nodes of GPUs (`nvidia<minor>`) that were not granted.
+/// The nodes of GPUs (`nvidia<minor>`) and of MIG capabilities that were not granted.
 fn other_nodes(devices: &Path, granted: &[Node]) -> Result<Vec<PathBuf>, Error> {
     let entries = fs::read_dir(devices).map_err(|error| Error::io("list", devices, &error))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -164,7 +164,10 @@ fn other_nodes(devices: &Path, granted: &[Node]) -> Result<Vec<PathBuf>, Error> 
         name.strip_prefix("nvidia")
             .is_some_and(|minor| !minor.is_empty() && minor.bytes().all(|byte| byte.is_ascii_digit()))
     };
+    // Most nodes have none of these.
+    let capabilities = fs::read_dir(devices.join("nvidia-caps")).into_iter().flatten().flatten();
     let paths = names.filter(is_gpu).map(|name| devices.join(name));
+    let paths = paths.chain(capabilities.map(|entry| entry.path()));
     Ok(paths.filter(|path| granted.iter().all(|node| Path::new(&node.path) != path)).collect())
 }
 
@@ -186,10 +189,15 @@ mod tests {
         for name in ["nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia", "null"] {
             fs::write(devices.path().join(name), "").unwrap();
         }
+        fs::create_dir(devices.path().join("nvidia-caps")).unwrap();
+        fs::write(devices.path().join("nvidia-caps/nvidia-cap12"), "").unwrap();
         let granted = node(devices.path().join("nvidia1").to_str().unwrap());
         let mut hidden = other_nodes(devices.path(), &[granted]).unwrap();
         hidden.sort();
-        assert_eq!(hidden, ["nvidia0", "nvidia10"].map(|name| devices.path().join(name)));
+        assert_eq!(
+            hidden,
+            ["nvidia-caps/nvidia-cap12", "nvidia0", "nvidia10"].map(|name| devices.path().join(name))
+        );
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod hook_systemd;
 mod hook_user;
 mod limit;
 mod malformed;
+mod mig;
 mod packages;
 mod podman;
 mod queue;
@@ -43,6 +44,7 @@ fn tests() -> Vec<Test> {
         limit::TESTS,
         capacity::TESTS,
         malformed::TESTS,
+        mig::TESTS,
         same::TESTS,
         words::TESTS,
         ends::TESTS,

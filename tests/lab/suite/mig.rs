@@ -1,0 +1,96 @@
+//! MIG slices: a container sees its own device and no other, and nothing of it is left.
+
+use std::path::Path;
+
+use fgpu_lab::command::{run, wait_until};
+use fgpu_lab::docker;
+use fgpu_lab::inside::Test;
+use fgpu_lab::node::{self, FrontEnd};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::both("mig::a_container_sees_its_device", a_container_sees_its_device),
+    Test::once("mig::churn_leaves_no_instance", churn_leaves_no_instance),
+];
+
+/// Where the simulated kernel module shows the instances that there are.
+const INSTANCES: &str = "/opt/fgpu-sim/proc/driver/nvidia/capabilities";
+
+/// The capabilities that exist, `gpu0/mig/gi1/ci0` and so on, with the minors of their nodes.
+fn capabilities() -> Vec<(String, String)> {
+    let found = run(["sh", "-c", &format!("cd {INSTANCES} 2>/dev/null && find . -name access || true")]);
+    let minor = |path: &str| {
+        let text = std::fs::read_to_string(Path::new(INSTANCES).join(path)).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor: "));
+        line.unwrap_or_default().to_owned()
+    };
+    found.ok().lines().map(|path| (path.to_owned(), minor(path))).collect()
+}
+
+fn wait_until_clean() {
+    node::wait_until_free();
+    wait_until("the end of all instances", || capabilities().is_empty());
+}
+
+fn a_container_sees_its_device(front_end: FrontEnd) {
+    let _node = node::simulated("h100-80-x8-mig.toml");
+    let slice = |profile: &str| {
+        let run = docker::container("debian13").under(front_end).annotation("fgpu/mig", profile);
+        run.annotation("fgpu/device", "0").command(["sleep", "1000"]).start()
+    };
+    let mine = slice("1g.10gb");
+    let own = capabilities();
+    assert_eq!(own.len(), 2, "{own:?}");
+    let other = slice("2g.20gb");
+    let others: Vec<_> = capabilities().into_iter().filter(|one| !own.contains(one)).collect();
+    assert_eq!(others.len(), 2, "{others:?}");
+
+    let list = |container: &docker::Container| container.exec(["nvidia-smi", "-L"]).ok().to_owned();
+    let (one, two) = (list(&mine), list(&other));
+    for (text, profile) in [(&one, "MIG 1g.10gb"), (&two, "MIG 2g.20gb")] {
+        let devices: Vec<_> = text.lines().filter(|line| line.contains("(UUID: MIG-")).collect();
+        assert!(devices.len() == 1 && devices[0].contains(profile), "{text}");
+        assert_eq!(text.lines().count(), 2, "the GPU and the device: {text}");
+    }
+    assert_ne!(one.lines().last(), two.lines().last());
+
+    // Its own nodes open (and have no real driver behind them); those of the other it may make and not open.
+    let number = |(_, minor): &(String, String)| format!("507:{minor}");
+    for cap in &own {
+        let path = format!("/dev/nvidia-caps/nvidia-cap{}", cap.1);
+        assert_eq!(mine.exec(["nodes", &path]).ok(), format!("{path} ENXIO"));
+    }
+    for cap in &others {
+        let path = format!("/dev/nvidia-caps/nvidia-cap{}", cap.1);
+        assert_eq!(mine.exec(["nodes", &path]).ok(), format!("{path} ENOENT"));
+        let number = number(cap);
+        assert_eq!(mine.exec(["nodes", "-m", &number]).ok(), format!("{number} EPERM"));
+    }
+    mine.remove();
+    other.remove();
+    wait_until_clean();
+}
+
+/// Containers of all profiles on eight GPUs, four at a time. `FGPU_LAB_MIG_CHURN` says how many.
+fn churn_leaves_no_instance() {
+    const PROFILES: [&str; 6] = ["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
+    let _node = node::simulated("h100-80-x8-mig.toml");
+    let count = std::env::var("FGPU_LAB_MIG_CHURN").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
+    let ran = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for lane in 0..4 {
+            let ran = &ran;
+            scope.spawn(move || {
+                for number in (lane..count).step_by(4) {
+                    let run = docker::container("debian13").under(FrontEnd::Shim);
+                    let run = run.annotation("fgpu/mig", PROFILES[number % PROFILES.len()]);
+                    let output = run.annotation("fgpu/wait", "60s").command(["nvidia-smi", "-L"]).run();
+                    let devices = output.ok().lines().filter(|line| line.contains("(UUID: MIG-")).count();
+                    assert_eq!(devices, 1, "{}", output.story());
+                    ran.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(ran.into_inner(), count);
+    wait_until_clean();
+}
