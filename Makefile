@@ -24,7 +24,7 @@ GLIBC   ?=
 # In a folder of its own: cargo does not tell the static programs' dependencies from these and would build each anew in turns.
 DYNAMIC := target/dynamic
 BUILD_FGPU := $(if $(GLIBC),zigbuild --target $(HOST).$(GLIBC),build --target $(HOST)) --target-dir $(DYNAMIC)
-# The same sources are the same bytes, wherever they lie.
+# No path of the building machine is in a program.
 REMAP   := --remap-path-prefix=$(CURDIR)=/usr/src/fgpu --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/usr/src/cargo
 GENERATED := target/generated
 
@@ -76,7 +76,7 @@ packages:
 package-tests:
 	$(CARGO) test --locked -p fgpu-lab --test packages
 
-# Builds the tree once more, in another folder, and compares the packages.
+# Builds the tree once more, from a copy, and compares the packages (root).
 reproduce: packages
 	packaging/reproduce
 
