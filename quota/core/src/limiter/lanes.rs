@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use fgpu_wire::MAX_GPUS;
+use fgpu_wire::ledger::Compute;
 use fgpu_wire::turns::Turn;
 
 use super::{Grant, Lane};
@@ -21,8 +22,6 @@ pub struct Lanes {
     opening: Mutex,
     /// By the GPU's number in the grant, the place in the turns file plus 1; 0: not sought yet.
     places: [AtomicU32; MAX_GPUS],
-    /// Where the turns file is mapped for each GPU.
-    maps: [AtomicUsize; MAX_GPUS],
     used: AtomicU32,
     lanes: [Of; LANES],
 }
@@ -74,36 +73,28 @@ impl Lanes {
     #[inline]
     pub fn grant(&self, process: &Process, gpu: usize) -> Option<Grant<'static>> {
         let account = process.compute(gpu)?;
-        Some(Grant { page: process.limits(), gpu, account, turn: self.turn(process, gpu) })
+        Some(Grant { page: process.limits(), gpu, account, turn: self.turn(process, gpu, account) })
     }
 
     #[inline]
-    fn turn(&self, process: &Process, gpu: usize) -> Option<Turn<'static>> {
-        match self.places.get(gpu)?.load(Ordering::Acquire) {
-            0 => self.join(process, gpu),
-            NONE => None,
-            place => {
-                // SAFETY: set before the place was, and mapped for good.
-                let turns: &fgpu_wire::turns::Turns =
-                    unsafe { &*(self.maps[gpu].load(Ordering::Acquire) as *const fgpu_wire::turns::Turns) };
-                turns.at(place as usize - 1)
-            }
-        }
+    fn turn(&self, process: &Process, gpu: usize, account: &'static Compute) -> Option<Turn<'static>> {
+        let place = match self.places.get(gpu)?.load(Ordering::Acquire) {
+            0 => self.join(process, gpu)?,
+            NONE => return None,
+            place => place as usize - 1,
+        };
+        Some(Turn::new(place, account.own(), &turns::Shared))
     }
 
     #[cold]
-    fn join(&self, process: &Process, gpu: usize) -> Option<Turn<'static>> {
+    fn join(&self, process: &Process, gpu: usize) -> Option<usize> {
         let _opening = self.opening.lock();
         if self.places[gpu].load(Ordering::Acquire) != 0 {
             return None;
         }
         let limits = process.limits();
-        let turn = limits.read(gpu).and_then(|limit| turns::join(limit.minor, &limits.nonce()));
-        if let Some(turn) = turn {
-            self.maps[gpu].store(core::ptr::from_ref(turn.file()) as usize, Ordering::Release);
-        }
-        let place = turn.map_or(NONE, |turn| turn.place() as u32 + 1);
-        self.places[gpu].store(place, Ordering::Release);
-        turn
+        let place = limits.read(gpu).and_then(|limit| turns::join(limit.minor, &limits.nonce()));
+        self.places[gpu].store(place.map_or(NONE, |place| place as u32 + 1), Ordering::Release);
+        place
     }
 }

@@ -10,6 +10,8 @@ pub(super) const CLOSE: usize = 57;
 pub(super) const LSEEK: usize = 62;
 pub(super) const READ: usize = 63;
 pub(super) const WRITE: usize = 64;
+pub(super) const PREAD64: usize = 67;
+pub(super) const PWRITE64: usize = 68;
 pub(super) const READLINKAT: usize = 78;
 pub(super) const EXIT_GROUP: usize = 94;
 pub(super) const FUTEX: usize = 98;
@@ -20,6 +22,7 @@ pub(super) const GETPID: usize = 172;
 pub(super) const MUNMAP: usize = 215;
 pub(super) const MMAP: usize = 222;
 pub(super) const MADVISE: usize = 233;
+pub(super) const PRLIMIT64: usize = 261;
 
 /// # Safety
 /// The arguments must be such that the kernel's effects on this process's memory are sound.

@@ -8,6 +8,8 @@ pub(super) const CLOSE: usize = 3;
 pub(super) const LSEEK: usize = 8;
 pub(super) const MMAP: usize = 9;
 pub(super) const MUNMAP: usize = 11;
+pub(super) const PREAD64: usize = 17;
+pub(super) const PWRITE64: usize = 18;
 pub(super) const SCHED_YIELD: usize = 24;
 pub(super) const MADVISE: usize = 28;
 pub(super) const NANOSLEEP: usize = 35;
@@ -20,6 +22,7 @@ pub(super) const OPENAT: usize = 257;
 pub(super) const READLINKAT: usize = 267;
 pub(super) const FALLOCATE: usize = 285;
 pub(super) const CLOCK_GETTIME: usize = 228;
+pub(super) const PRLIMIT64: usize = 302;
 
 /// # Safety
 /// The arguments must be such that the kernel's effects on this process's memory are sound.

@@ -5,13 +5,16 @@
 //!  8  paid     8  CLOCK_MONOTONIC nanoseconds: used time divided by the share reaches up to here
 //! 16  share    8  ppm at which `paid` is reckoned; 0: nobody has looked yet
 //! 24  window  24  when the current window of [`Compute::busy`] began, `charged` then, and the part of the one before (ppm)
-//! 48  reserved
+//! 48  turn    32  what the container says of itself to the others on the GPU ([`Own`])
+//! 80  reserved
 //! ```
 //!
 //! Every word changes by one compare-and-swap and says something by itself, so there is no lock here, and a process that
 //! dies between two of them leaves at most one of its bursts unpaid.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::turns::Own;
 
 /// Time that a container left unused is not saved up, but for so much of it (nanoseconds on the clock): else whoever
 /// starts his kernels a little late, as a sleep always ends late, could never catch up.
@@ -29,7 +32,8 @@ pub struct Compute {
     paid: AtomicU64,
     share: AtomicU64,
     window: [AtomicU64; 3],
-    reserved: [AtomicU64; 26],
+    own: Own,
+    reserved: [AtomicU64; 22],
 }
 
 /// A time for which kernels of one process were at work, in nanoseconds.
@@ -69,8 +73,14 @@ impl Compute {
             paid: AtomicU64::new(0),
             share: AtomicU64::new(0),
             window: [const { AtomicU64::new(0) }; 3],
-            reserved: [const { AtomicU64::new(0) }; 26],
+            own: Own::new(),
+            reserved: [const { AtomicU64::new(0) }; 22],
         }
+    }
+
+    /// What the container says of itself to the others on the GPU.
+    pub fn own(&self) -> &Own {
+        &self.own
     }
 
     /// Nanoseconds of GPU time that the container has used, ever.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_SHARE};
+use fgpu_wire::turns::{Board, Said};
 
 use super::contention::percent;
 use super::tenant::{MS, Node, Process, S, SHAPES, Shape, Thread, US, start};
@@ -49,13 +50,11 @@ fn rubbish_in_the_shared_file_takes_nobodys_share() {
         let (_, thread) = node.world.actor(S, move |actor| {
             while hostile.world.now() < 3 * S {
                 let now = hostile.world.now();
-                hostile.turn(1).busy(now + 900 * MS);
-                match kind {
-                    0 => hostile.turn(0).advance(S, 1),
-                    1 => hostile.turn(0).leave(u64::MAX - S),
-                    2 => hostile.turn(0).busy(u64::MAX),
-                    _ => hostile.turn(0).advance(MS, 400_000),
-                }
+                let virtual_time = [0, 0, now, u64::MAX, now % S][kind];
+                let said = Said { virtual_time, wants: now + 900 * MS, busy: now + 900 * MS };
+                hostile.shelf.say(1, &said);
+                let neighbour = [u64::MAX, 0, S, now, 1][kind];
+                hostile.shelf.say(0, &Said { virtual_time: neighbour, wants: neighbour, busy: neighbour });
                 hostile.world.sleep(actor, 300 * US);
             }
         });

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use fgpu_wire::ledger::Compute;
 use fgpu_wire::limits::{self, GpuLimit, Page};
-use fgpu_wire::turns::{Turn, Turns};
+use fgpu_wire::turns::{Board, PLACES, Place, Said, Turn};
 
 use super::world::World;
 use crate::limiter::{Events, Grant, Host, Lane, Stream};
@@ -30,7 +30,7 @@ pub(super) struct Container {
 
 pub(super) struct Node {
     pub(super) world: World,
-    turns: Box<Turns>,
+    pub(super) shelf: Shelf,
     pub(super) containers: Vec<Container>,
     dead: Mutex<BTreeSet<usize>>,
 }
@@ -53,6 +53,26 @@ pub(super) enum Shape {
 pub(super) const SHAPES: [Shape; 5] =
     [Shape::LargeAndWait, Shape::Small, Shape::ManyStreams, Shape::Graphs, Shape::Threads];
 
+/// The turns file of a GPU.
+pub(super) struct Shelf(Mutex<[Place; PLACES]>);
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self(Mutex::new([Place::default(); PLACES]))
+    }
+}
+
+impl Board for Shelf {
+    fn exchange(&self, place: usize, said: &Said, places: &mut [Place; PLACES]) {
+        self.say(place, said);
+        *places = *self.0.lock().unwrap();
+    }
+
+    fn say(&self, place: usize, said: &Said) {
+        self.0.lock().unwrap()[place].said = *said;
+    }
+}
+
 fn limit(compute: u8, ppm: u32) -> GpuLimit {
     GpuLimit { uuid: [1; 16], memory: 1 << 30, cores_ppm: ppm, compute, minor: 0 }
 }
@@ -60,22 +80,15 @@ fn limit(compute: u8, ppm: u32) -> GpuLimit {
 impl Node {
     /// A node whose GPU is divided among containers: how `cores` is meant, and the share in ppm.
     pub(super) fn new(shares: &[(u8, u32)]) -> Self {
-        // SAFETY: made of atomics, for which zeros are a value.
-        let mut turns: Box<Turns> = unsafe { Box::new_zeroed().assume_init() };
-        let header = fgpu_wire::turns::encode();
-        // SAFETY: the header is at the start of the file; nobody else has it yet.
-        unsafe { std::ptr::copy(header.as_ptr(), std::ptr::from_mut(&mut *turns).cast(), header.len()) };
-        assert!(turns.is_valid());
         let containers = shares.iter().enumerate().map(|(number, &(compute, ppm))| {
             let nonce = [number as u8 + 1; 16];
             let bytes = limits::encode(&nonce, &[limit(compute, ppm)]);
-            turns.take(number, &nonce);
             // SAFETY: of the same size, and made of atomics, for which every content is a value.
             let page = unsafe { std::mem::transmute::<[u8; limits::SIZE], Page>(bytes) };
             Container { page, account: Compute::new(), place: Some(number) }
         });
         let containers = containers.collect();
-        Self { world: World::new(), turns, containers, dead: Mutex::default() }
+        Self { world: World::new(), shelf: Shelf::default(), containers, dead: Mutex::default() }
     }
 
     /// As on a node without the file: every container by itself.
@@ -85,12 +98,8 @@ impl Node {
 
     pub(super) fn grant(&self, container: usize) -> Grant<'_> {
         let container = &self.containers[container];
-        let turn = container.place.and_then(|place| self.turns.at(place));
+        let turn = container.place.map(|place| Turn::new(place, container.account.own(), &self.shelf));
         Grant { page: &container.page, gpu: 0, account: &container.account, turn }
-    }
-
-    pub(super) fn turn(&self, container: usize) -> Turn<'_> {
-        self.turns.at(container).unwrap()
     }
 
     pub(super) fn charged(&self, container: usize) -> u64 {
