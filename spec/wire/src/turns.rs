@@ -138,8 +138,12 @@ pub enum Answer {
 impl Own {
     /// Of a container that has not used the GPU, as zeros are.
     pub(crate) const fn new() -> Self {
-        const NOTHING: AtomicU64 = AtomicU64::new(0);
-        Self { virtual_time: NOTHING, wants: NOTHING, busy: NOTHING, turn: NOTHING }
+        Self {
+            virtual_time: AtomicU64::new(0),
+            wants: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
+        }
     }
 
     fn said(&self) -> Said {
