@@ -55,6 +55,9 @@ const BELIEVED: u64 = 1_000_000_000;
 const LEAD: u64 = 100_000_000;
 /// For how long who asks says that he wants the GPU; he asks again sooner.
 const ASKED: u64 = 3_000_000;
+/// How long what was read of the others is good for who has the GPU, and by how much what he says of himself may be
+/// behind: each look at the file is some system calls.
+const STEP: u64 = 250_000;
 /// Until he asks again: who is next, and who is not.
 const SOON: u64 = 100_000;
 const LATER: u64 = 200_000;
@@ -124,6 +127,12 @@ pub struct Own {
     busy: AtomicU64,
     /// 1: it has the turn.
     turn: AtomicU64,
+    /// Until when it goes on without asking again.
+    goes: AtomicU64,
+    /// 1: others were at it when it last asked.
+    others: AtomicU64,
+    /// `busy` as the others have been told.
+    told: AtomicU64,
 }
 
 /// What a container that wants to launch does.
@@ -143,7 +152,14 @@ impl Own {
             wants: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             turn: AtomicU64::new(0),
+            goes: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+            told: AtomicU64::new(0),
         }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.others.load(Ordering::Acquire) == 0
     }
 
     fn said(&self) -> Said {
@@ -181,7 +197,16 @@ impl<'a> Turn<'a> {
     }
 
     fn say(&self) {
-        self.board.say(self.place, &self.own.said());
+        let said = self.own.said();
+        self.own.told.store(said.busy, Ordering::Release);
+        self.board.say(self.place, &said);
+    }
+
+    /// It goes, and need not ask again for a while.
+    fn go(&self, now: u64) -> Answer {
+        self.own.turn.store(1, Ordering::Release);
+        self.own.goes.store(now + STEP, Ordering::Release);
+        Answer::Go
     }
 
     /// Whether it is this container's turn. `lives` says whether a place's container does.
@@ -189,8 +214,13 @@ impl<'a> Turn<'a> {
         let own = self.own;
         let was_at_it = own.said().is_at_it(now);
         own.wants.store(now + ASKED, Ordering::Release);
+        if was_at_it && now < own.goes.load(Ordering::Acquire) {
+            return Answer::Go;
+        }
         let mut places = [Place::default(); PLACES];
-        self.board.exchange(self.place, &own.said(), &mut places);
+        let said = own.said();
+        own.told.store(said.busy, Ordering::Release);
+        self.board.exchange(self.place, &said, &mut places);
         let first = self.place / PLACES * PLACES;
         let mut least: Option<(u64, usize)> = None;
         let mut busy = false;
@@ -202,10 +232,8 @@ impl<'a> Turn<'a> {
                 busy |= is_believed(said.busy, now);
             }
         }
-        let Some(least) = least else {
-            own.turn.store(1, Ordering::Release);
-            return Answer::Go;
-        };
+        own.others.store(least.is_some().into(), Ordering::Release);
+        let Some(least) = least else { return self.go(now) };
         let mut mine = own.virtual_time.load(Ordering::Acquire);
         if !was_at_it {
             mine = mine.clamp(least.0, least.0.saturating_add(LEAD));
@@ -214,17 +242,17 @@ impl<'a> Turn<'a> {
         }
         let has_turn = own.turn.load(Ordering::Acquire) == 1 && was_at_it;
         if has_turn && mine < least.0.saturating_add(SLACK) {
-            return Answer::Go;
+            return self.go(now);
         }
         if (mine, self.place) > least {
             own.turn.store(0, Ordering::Release);
+            own.goes.store(0, Ordering::Release);
             return Answer::Wait(LATER);
         }
         if busy {
             return Answer::Wait(SOON);
         }
-        own.turn.store(1, Ordering::Release);
-        Answer::Go
+        self.go(now)
     }
 
     /// Counts `time` of the GPU for a container with a share of `ppm`. The others hear of it with what it says next.
@@ -235,10 +263,13 @@ impl<'a> Turn<'a> {
     /// The container has work on the GPU, most likely until `until`.
     pub fn busy(&self, until: u64) {
         self.own.busy.store(until, Ordering::Release);
-        self.say();
+        let behind = if self.own.is_alone() { 4 * STEP } else { STEP };
+        if self.own.told.load(Ordering::Acquire).saturating_add(behind) < until {
+            self.say();
+        }
     }
 
-    /// The work of a process that last said [`busy`](Self::busy) until `said` is done. It may be about to launch more.
+    /// The work of a process that last said that it was [`busy`](Self::busy) until `said` is done. It may be about to launch more.
     /// Gives until when the place says that it is busy, if nobody else said so meanwhile.
     pub fn done(&self, now: u64, said: u64) -> u64 {
         let own = self.own;
@@ -247,15 +278,20 @@ impl<'a> Turn<'a> {
             Ok(_) => next,
             Err(other) => other,
         };
-        self.say();
+        // Nobody waits for who is alone; who comes waits a little longer, once.
+        let ahead = if own.is_alone() { 16 * STEP } else { STEP };
+        if own.told.load(Ordering::Acquire) > busy.max(now).saturating_add(ahead) {
+            self.say();
+        }
         busy
     }
 
     /// It does not want the GPU for a while. Work that another process of the container has on it goes on.
     pub fn leave(&self, now: u64) {
         let own = self.own;
-        own.turn.store(0, Ordering::Release);
-        own.wants.store(0, Ordering::Release);
+        for word in [&own.turn, &own.wants, &own.goes] {
+            word.store(0, Ordering::Release);
+        }
         let busy = own.busy.load(Ordering::Acquire);
         if busy <= now + GRACE {
             let _ = own.busy.compare_exchange(busy, 0, Ordering::AcqRel, Ordering::Relaxed);

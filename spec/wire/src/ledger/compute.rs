@@ -5,8 +5,8 @@
 //!  8  paid     8  CLOCK_MONOTONIC nanoseconds: used time divided by the share reaches up to here
 //! 16  share    8  ppm at which `paid` is reckoned; 0: nobody has looked yet
 //! 24  window  24  when the current window of [`Compute::busy`] began, `charged` then, and the part of the one before (ppm)
-//! 48  turn    32  what the container says of itself to the others on the GPU ([`Own`])
-//! 80  reserved
+//! 48  turn    56  what the container says of itself to the others on the GPU ([`Own`])
+//! 104 reserved
 //! ```
 //!
 //! Every word changes by one compare-and-swap and says something by itself, so there is no lock here, and a process that
@@ -33,7 +33,7 @@ pub struct Compute {
     share: AtomicU64,
     window: [AtomicU64; 3],
     own: Own,
-    reserved: [AtomicU64; 22],
+    reserved: [AtomicU64; 19],
 }
 
 /// A time for which kernels of one process were at work, in nanoseconds.
@@ -74,7 +74,7 @@ impl Compute {
             share: AtomicU64::new(0),
             window: [const { AtomicU64::new(0) }; 3],
             own: Own::new(),
-            reserved: [const { AtomicU64::new(0) }; 22],
+            reserved: [const { AtomicU64::new(0) }; 19],
         }
     }
 
