@@ -7,68 +7,14 @@
 //! LEASES (4000) are spread over GPUS (64); ROUNDS (2000) times one more is reserved and released again, below DIR
 //! (`/dev/shm`, which is a tmpfs like `/run`). The leases are as long as Docker's. A table is printed, in µs.
 
+mod node;
+
 use std::error::Error;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fgpu_allocator::{Claim, Held, Key, Process, Rules, Store, place};
-use fgpu_spec::{Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier};
-
-fn inventory(gpus: u32) -> Inventory {
-    let gpu = |index: u32| Gpu {
-        uuid: format!("GPU-{index:08x}-1111-2222-3333-444444444444"),
-        index,
-        minor: index,
-        model: "NVIDIA H100 80GB HBM3".into(),
-        pci: format!("00000000:{index:02X}:00.0"),
-        numa: Some(index / 8),
-        total_memory: 80 << 30,
-        reserved_memory: 0,
-        mig_enabled: false,
-        mig_profiles: Vec::new(),
-        context_memory: None,
-    };
-    Inventory {
-        version: 1,
-        boot_id: String::new(),
-        root: "/".into(),
-        driver_version: "550.163.01".into(),
-        cuda_version: 12040,
-        gpus: (0..gpus).map(gpu).collect(),
-        files: Vec::new(),
-        driver_limits: false,
-        topology: fgpu_spec::Topology::default(),
-    }
-}
-
-fn request(ppm: u32) -> Request {
-    Request {
-        count: 1,
-        memory: MemoryAsk::Ppm(ppm),
-        cores_ppm: ppm,
-        compute: Compute::Cap,
-        mig: None,
-        isolation: Isolation::Auto,
-        device: Filter::default(),
-        model: Filter::default(),
-        policy: Policy::Pack,
-        wait: Duration::ZERO,
-        owner: None,
-        text: format!("fgpu/fraction={}", f64::from(ppm) / 1e6),
-        notes: Vec::new(),
-    }
-}
-
-fn claim(maker: Process, number: u64) -> Claim {
-    let id = format!("{:08x}{number:056x}", maker.pid);
-    let bundle = PathBuf::from(format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}"));
-    Claim {
-        pid_file: Some(bundle.join("init.pid")),
-        key: Key { namespace: "moby".into(), id },
-        bundle,
-        maker,
-    }
-}
+use fgpu_allocator::{Held, Process, Rules, Store, place};
+use fgpu_spec::{Policy, Request, Tier};
+use node::{claim, inventory, request};
 
 /// Time by the clock, and that of this thread on a processor: on a machine with other work they differ.
 struct Times(Vec<Duration>, Vec<Duration>);
@@ -107,7 +53,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = Store::open(dir.path())?;
     let (inventory, rules, maker) = (inventory(u32::try_from(gpus)?), Rules::default(), Process::current()?);
     // Room for a few more stays on every GPU.
-    let small = request(u32::try_from(950_000 * gpus / leases.max(1))?.min(400_000));
+    let ppm = (950_000 * gpus / leases.max(1)).min(400_000);
+    let small = request(&format!("0.{ppm:06}"))?;
     let spread = Request { policy: Policy::Spread, ..small.clone() };
     for number in 0..leases {
         let lease = store.reserve(&inventory, &rules, &spread, &[Tier::Quota], &claim(maker, number))?;

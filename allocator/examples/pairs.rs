@@ -7,76 +7,24 @@
 //! LEASES (100) are in the file all the time, PROCESSES (1) do PAIRS (50000) in all, below DIR (`/dev/shm`, which
 //! is a tmpfs like `/run`). The leases are as long as Docker's. One line is printed.
 
+mod node;
+
 use std::error::Error;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use fgpu_allocator::{Claim, Key, Process, Rules, Store};
-use fgpu_spec::{Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier};
+use fgpu_allocator::{Process, Rules, Store};
+use fgpu_spec::Tier;
+use node::{claim, inventory, request};
 
 const WORKER: &str = "FGPU_PAIRS_WORKER";
 
-fn inventory() -> Inventory {
-    let gpu = |index: u32| Gpu {
-        uuid: format!("GPU-{index:08x}-1111-2222-3333-444444444444"),
-        index,
-        minor: index,
-        model: "NVIDIA H100 80GB HBM3".into(),
-        pci: format!("00000000:{index:02X}:00.0"),
-        numa: None,
-        total_memory: 80 << 30,
-        reserved_memory: 0,
-        mig_enabled: false,
-        context_memory: None,
-        mig_profiles: Vec::new(),
-    };
-    Inventory {
-        version: 1,
-        boot_id: String::new(),
-        root: "/".into(),
-        driver_version: "550.163.01".into(),
-        cuda_version: 12040,
-        gpus: (0..8).map(gpu).collect(),
-        driver_limits: false,
-        topology: fgpu_spec::Topology::default(),
-        files: Vec::new(),
-    }
-}
-
-fn request() -> Request {
-    Request {
-        count: 1,
-        memory: MemoryAsk::Ppm(10_000),
-        cores_ppm: 10_000,
-        compute: Compute::Cap,
-        mig: None,
-        isolation: Isolation::Auto,
-        device: Filter::default(),
-        model: Filter::default(),
-        policy: Policy::Pack,
-        wait: std::time::Duration::ZERO,
-        owner: None,
-        text: "fgpu/fraction=0.01".into(),
-        notes: Vec::new(),
-    }
-}
-
-fn claim(maker: Process, number: u64) -> Claim {
-    let id = format!("{:08x}{number:056x}", maker.pid);
-    let bundle = PathBuf::from(format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}"));
-    Claim {
-        pid_file: Some(bundle.join("init.pid")),
-        key: Key { namespace: "moby".into(), id },
-        bundle,
-        maker,
-    }
-}
-
 /// Does pairs as soon as its standard input ends.
 fn work(dir: &Path, pairs: u64) -> Result<(), Box<dyn Error>> {
-    let (store, inventory, rules, request) = (Store::open(dir)?, inventory(), Rules::default(), request());
+    let (store, inventory, rules, request) =
+        (Store::open(dir)?, inventory(8), Rules::default(), request("0.01")?);
     let maker = Process::current()?;
     println!();
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -113,9 +61,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let maker = Process::current()?;
     for number in 0..leases {
         let lease = store.reserve(
-            &inventory(),
+            &inventory(8),
             &Rules::default(),
-            &request(),
+            &request("0.01")?,
             &[Tier::Quota],
             &claim(maker, number),
         )?;

@@ -7,53 +7,19 @@
 //! WAITERS (200) processes wait for one whole GPU, below DIR (`/dev/shm`, which is a tmpfs like `/run`). Each gives it back as
 //! soon as it has it, so each release is followed by one grant. The order is checked; a line is printed, in ms.
 
+mod node;
+
 use std::error::Error;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use fgpu_allocator::{Claim, Key, Process, Rules, Store, Ticket, Turn, look_again};
-use fgpu_spec::{Defaults, Gpu, Inventory, Request, Tier};
+use fgpu_allocator::{Process, Rules, Store, Ticket, Turn, look_again};
+use fgpu_spec::Tier;
 use nix::time::{ClockId, clock_gettime};
+use node::{claim, inventory, request};
 
 const WAITER: &str = "FGPU_WAKE_WAITER";
-
-fn inventory() -> Inventory {
-    let gpu = Gpu {
-        uuid: "GPU-00000000-1111-2222-3333-444444444444".into(),
-        index: 0,
-        minor: 0,
-        model: "NVIDIA H100 80GB HBM3".into(),
-        pci: "00000000:00:00.0".into(),
-        numa: None,
-        total_memory: 80 << 30,
-        reserved_memory: 0,
-        mig_enabled: false,
-        mig_profiles: Vec::new(),
-        context_memory: None,
-    };
-    Inventory {
-        version: 1,
-        boot_id: String::new(),
-        root: "/".into(),
-        driver_version: "550.163.01".into(),
-        cuda_version: 12040,
-        gpus: vec![gpu],
-        files: Vec::new(),
-        driver_limits: false,
-        topology: fgpu_spec::Topology::default(),
-    }
-}
-
-fn request() -> Result<Request, Box<dyn Error>> {
-    let annotations = [("fgpu/fraction".to_owned(), "1".to_owned())].into();
-    Ok(Request::parse(&annotations, None, &Defaults::default())?.ok_or("a request")?)
-}
-
-fn claim(id: String) -> Result<Claim, Box<dyn Error>> {
-    let key = Key { namespace: "moby".into(), id };
-    Ok(Claim { key, bundle: PathBuf::from("/"), maker: Process::current()?, pid_file: None })
-}
 
 /// CLOCK_MONOTONIC, nanoseconds.
 fn now() -> Result<i64, Box<dyn Error>> {
@@ -63,8 +29,9 @@ fn now() -> Result<i64, Box<dyn Error>> {
 
 /// Waits for the GPU and gives it back: says `waiting`, then when it had it and when it gave it back.
 fn wait(dir: &Path, number: &str) -> Result<(), Box<dyn Error>> {
-    let (store, inventory, rules, request) = (Store::open(dir)?, inventory(), Rules::default(), request()?);
-    let claim = claim(number.into())?;
+    let (store, inventory, rules, request) =
+        (Store::open(dir)?, inventory(1), Rules::default(), request("1")?);
+    let claim = claim(Process::current()?, number.parse()?);
     let mut ticket = Ticket::new(claim.maker);
     let mut has_said = false;
     let lease = loop {
@@ -114,13 +81,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::Builder::new().prefix("fgpu-wake-").tempdir_in(&parent)?;
 
     let store = Store::open(dir.path())?;
-    let first = store.reserve(
-        &inventory(),
-        &Rules::default(),
-        &request()?,
-        &[Tier::Quota],
-        &claim("first".into())?,
-    )?;
+    let claim = claim(Process::current()?, 0);
+    let first = store.reserve(&inventory(1), &Rules::default(), &request("1")?, &[Tier::Quota], &claim)?;
     let children = (0..waiters).map(|number| start(dir.path(), number)).collect::<Result<Vec<_>, _>>()?;
     let mut before = now()?;
     store.release(&first.grant.nonce)?.ok_or("somebody else released it")?;
