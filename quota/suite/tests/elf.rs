@@ -82,10 +82,7 @@ fn they_export_what_they_wrap_and_nothing_else() {
     for (class, listed) in TABLE.iter().filter(|(class, _)| !matches!(class, Class::Shared | Class::Pass)) {
         let missing: Vec<_> =
             listed.iter().filter(|name| !exported.iter().any(|other| other == *name)).collect();
-        // Takes a list of launches on several devices; deprecated, and nothing in it is loaded late unseen.
-        let allowed: &[&&str] =
-            if *class == Class::Launched { &[&"cuLaunchCooperativeKernelMultiDevice"] } else { &[] };
-        assert_eq!(missing, allowed, "{class:?}");
+        assert!(missing.is_empty(), "{class:?}: {missing:?}");
     }
     let shown = fgpu_quota_names::nvml::TABLE.iter().filter(|(class, _)| class.is_wrapped());
     let mut wrapped: Vec<&str> = shown.flat_map(|(_, names)| names.iter().copied()).collect();
