@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use fgpu_lab::command::{run, wait_until};
+use fgpu_lab::bundle::{bundle, runtimes};
+use fgpu_lab::command::{Output, run, wait_until};
 use fgpu_lab::docker;
 use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::both("mig::a_container_sees_its_device", a_container_sees_its_device),
+    Test::once("mig::the_hook_brings_a_device", the_hook_brings_a_device),
     Test::once("mig::churn_leaves_no_instance", churn_leaves_no_instance),
 ];
 
@@ -39,35 +41,63 @@ fn a_container_sees_its_device(front_end: FrontEnd) {
     };
     let mine = slice("1g.10gb");
     let own = capabilities();
-    assert_eq!(own.len(), 2, "{own:?}");
     let other = slice("2g.20gb");
-    let others: Vec<_> = capabilities().into_iter().filter(|one| !own.contains(one)).collect();
-    assert_eq!(others.len(), 2, "{others:?}");
-
-    let list = |container: &docker::Container| container.exec(["nvidia-smi", "-L"]).ok().to_owned();
-    let (one, two) = (list(&mine), list(&other));
-    for (text, profile) in [(&one, "MIG 1g.10gb"), (&two, "MIG 2g.20gb")] {
-        let devices: Vec<_> = text.lines().filter(|line| line.contains("(UUID: MIG-")).collect();
-        assert!(devices.len() == 1 && devices[0].contains(profile), "{text}");
-        assert_eq!(text.lines().count(), 2, "the GPU and the device: {text}");
-    }
-    assert_ne!(one.lines().last(), two.lines().last());
-
-    // Its own nodes open (and have no real driver behind them); those of the other it may make and not open.
-    let number = |(_, minor): &(String, String)| format!("507:{minor}");
-    for cap in &own {
-        let path = format!("/dev/nvidia-caps/nvidia-cap{}", cap.1);
-        assert_eq!(mine.exec(["nodes", &path]).ok(), format!("{path} ENXIO"));
-    }
-    for cap in &others {
-        let path = format!("/dev/nvidia-caps/nvidia-cap{}", cap.1);
-        assert_eq!(mine.exec(["nodes", &path]).ok(), format!("{path} ENOENT"));
-        let number = number(cap);
-        assert_eq!(mine.exec(["nodes", "-m", &number]).ok(), format!("{number} EPERM"));
-    }
+    let one = assert_has_device(|words| mine.exec(words.iter().copied()), "MIG 1g.10gb", &own);
+    let two =
+        assert_has_device(|words| other.exec(words.iter().copied()), "MIG 2g.20gb", &own_of_second(&own));
+    assert_ne!(one, two);
     mine.remove();
     other.remove();
     wait_until_clean();
+}
+
+/// The same in a container that existed before its device did.
+fn the_hook_brings_a_device() {
+    let _node = node::simulated("h100-80-x8-mig.toml");
+    for runtime in runtimes() {
+        let slice = |profile: &str| {
+            let bundle = bundle(runtime, "debian13").fgpu("createRuntime").annotation("fgpu/mig", profile);
+            bundle.annotation("fgpu/device", "0").start()
+        };
+        let mine = slice("1g.10gb");
+        let own = capabilities();
+        let other = slice("2g.20gb");
+        let one = assert_has_device(|words| mine.exec(words), "MIG 1g.10gb", &own);
+        let two = assert_has_device(|words| other.exec(words), "MIG 2g.20gb", &own_of_second(&own));
+        assert_ne!(one, two);
+        mine.delete();
+        other.delete();
+        wait_until_clean();
+    }
+}
+
+/// The capabilities that are not the first's.
+fn own_of_second(first: &[(String, String)]) -> Vec<(String, String)> {
+    capabilities().into_iter().filter(|one| !first.contains(one)).collect()
+}
+
+/// Checks from inside that a container has the device with these capabilities and no other; gives the device's line of
+/// `nvidia-smi -L`.
+#[track_caller]
+fn assert_has_device(exec: impl Fn(&[&str]) -> Output, profile: &str, own: &[(String, String)]) -> String {
+    assert_eq!(own.len(), 2, "the GPU instance's and the compute instance's: {own:?}");
+    let listed = exec(&["nvidia-smi", "-L"]);
+    let text = listed.ok();
+    let devices: Vec<_> = text.lines().filter(|line| line.contains("(UUID: MIG-")).collect();
+    assert!(devices.len() == 1 && devices[0].contains(profile), "{text}");
+    assert_eq!(text.lines().count(), 2, "the GPU and the device: {text}");
+    // Its own nodes open (and have no real driver behind them); those of the others it may make and not open.
+    for (capability, minor) in capabilities() {
+        let path = format!("/dev/nvidia-caps/nvidia-cap{minor}");
+        let is_own = own.iter().any(|(name, _)| *name == capability);
+        let expected = if is_own { "ENXIO" } else { "ENOENT" };
+        assert_eq!(exec(&["nodes", &path]).ok(), format!("{path} {expected}"));
+        if !is_own {
+            let number = format!("507:{minor}");
+            assert_eq!(exec(&["nodes", "-m", &number]).ok(), format!("{number} EPERM"));
+        }
+    }
+    devices[0].to_owned()
 }
 
 /// Containers of all profiles on eight GPUs, four at a time. `FGPU_LAB_MIG_CHURN` says how many.
