@@ -57,6 +57,13 @@ fn the_hook_brings_a_device() {
     for runtime in runtimes() {
         let slice = |profile: &str| {
             let bundle = bundle(runtime, "debian13").fgpu("createRuntime").annotation("fgpu/mig", profile);
+            // A capability's node is for reading, and `nodes` opens for writing, too.
+            let bundle = bundle.edit(|spec| {
+                for set in ["bounding", "effective", "permitted"] {
+                    let set = spec["process"]["capabilities"][set].as_array_mut();
+                    set.expect("the bundle lists capabilities").push("CAP_DAC_OVERRIDE".into());
+                }
+            });
             bundle.annotation("fgpu/device", "0").start()
         };
         let mine = slice("1g.10gb");
