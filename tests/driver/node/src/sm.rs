@@ -82,9 +82,11 @@ fn note(state: &GpuState, slot: usize, times: (u64, u64), served: (u64, u64)) {
         let last = &state.course[slot][last as usize % PIECES];
         let load = |cell: &AtomicU64| cell.load(Ordering::Acquire);
         let goes_on = load(&last.to) == times.0 && load(&last.served_to) == served.0;
-        // Alone it is served as time goes by; so it was, and goes on.
-        let is_whole = |time: u64, served: u64| time == served;
-        if goes_on && is_whole(times.1 - load(&last.from), served.1 - load(&last.served_from)) {
+        // As evenly as before, to a thousandth: the same course goes on. A waiter looks again and again meanwhile.
+        let (time, more_time) = (load(&last.to) - load(&last.from), times.1 - times.0);
+        let (part, more) = (load(&last.served_to) - load(&last.served_from), served.1 - served.0);
+        let (one, other) = (u128::from(part) * u128::from(more_time), u128::from(more) * u128::from(time));
+        if goes_on && one.abs_diff(other) <= u128::from(time) * u128::from(more_time) / 1000 {
             last.to.store(times.1, Ordering::Release);
             last.served_to.store(served.1, Ordering::Release);
             return;
