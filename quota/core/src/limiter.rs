@@ -15,10 +15,6 @@
 //! instead of their time. What counts too little: up to fifteen launches close together in the default stream of a thread
 //! that afterwards neither launches nor waits.
 //!
-//! Threads that launch into per-thread default streams at the same time can each mark their own stream only, and a thread that
-//! finds the state held by another leaves the mark out: up to a tenth of such a container's time was seen to go uncharged, with
-//! real threads over the simulated driver.
-//!
 //! # When a launch may go
 //!
 //! 1. `cap`: what was used is paid for. Else the launch sleeps until then.
