@@ -15,6 +15,10 @@
 //! instead of their time. What counts too little: up to fifteen launches close together in the default stream of a thread
 //! that afterwards neither launches nor waits.
 //!
+//! Of threads that launch into streams of their own at the same time, each can mark its own stream only, and one that finds the
+//! state held by another leaves the mark out: up to a twentieth of such a container's time went uncharged, with real threads
+//! over the simulated driver.
+//!
 //! # When a launch may go
 //!
 //! 1. `cap`: what was used is paid for. Else the launch sleeps until then.
