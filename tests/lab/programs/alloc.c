@@ -140,23 +140,24 @@ static void give_back(void)
 static struct racer { pid_t pid; size_t got; } racers[256];
 static int racer_count;
 
-/* All racers start to allocate when the parent closes its end of `go`, and each reports what it got. */
+/* All racers start to allocate when the parent closes its end of `go`, and each reports what it got. Before that each says with
+ * a byte that it has its context: the others would leave no room for that. */
 static void race(int count)
 {
-    int go[2], report[2], i;
+    int go[2], ready[2], report[2], i;
+    char byte;
     struct { pid_t pid; size_t got; result error; } line;
     size_t sum = 0;
-    if (count > 256 || pipe(go) || pipe(report))
+    if (count > 256 || pipe(go) || pipe(ready) || pipe(report))
         fail("race", -errno);
     for (i = 0; i < count; i++) {
         pid_t pid = fork();
         if (pid < 0)
             fail("fork", -errno);
         if (pid == 0) {
-            char byte;
             close(go[1]);
             start();
-            if (read(go[0], &byte, 1) < 0)
+            if (write(ready[1], "", 1) != 1 || close(ready[1]) || read(go[0], &byte, 1) < 0)
                 _exit(1);
             line.pid = getpid();
             line.got = fill(&line.error);
@@ -169,8 +170,13 @@ static void race(int count)
     }
     racer_count = count;
     close(go[0]);
-    close(go[1]);
+    close(ready[1]);
     close(report[1]);
+    for (i = 0; i < count; i++)
+        if (read(ready[0], &byte, 1) != 1)
+            fail("race: a racer ended", -1);
+    close(ready[0]);
+    close(go[1]);
     for (i = 0; i < count; i++) {
         int k;
         if (read(report[0], &line, sizeof line) != sizeof line)
