@@ -15,9 +15,8 @@
 //! instead of their time. What counts too little: up to fifteen launches close together in the default stream of a thread
 //! that afterwards neither launches nor waits.
 //!
-//! Of threads that launch into streams of their own at the same time, each can mark its own stream only, and one that finds the
-//! state held by another leaves the mark out: up to a twentieth of such a container's time went uncharged, with real threads
-//! over the simulated driver.
+//! Of threads that launch into default streams of their own each can mark its own only. One that finds the state held by another
+//! waits for it: a mark left out is work that nobody is charged for.
 //!
 //! # When a launch may go
 //!
@@ -33,9 +32,9 @@
 //! # Who can die when
 //!
 //! The words that processes share change one at a time and each says something by itself; nothing is locked, and the
-//! kernel tells whose container has ended. What a process keeps for itself is guarded by a try-lock: a thread that finds
-//! it taken does without. So nothing here waits for somebody who may not come, a signal handler or a profiler's callback
-//! that launches in the middle of it included.
+//! kernel tells whose container has ended. What a process keeps for itself is guarded by a lock that names its holder: a
+//! thread that finds it taken does without, or waits for at most [`PATIENCE`] where only it can do what is to be done, and never for
+//! itself: a signal handler or a profiler's callback may launch in the middle of it.
 
 mod lane;
 mod lanes;
@@ -131,7 +130,8 @@ struct Wait {
 }
 
 impl Lane {
-    /// Before a launch: comes back when it may go. Gives the time, or `None` if the launch is not to be counted.
+    /// Before a launch: comes back when it may go. Gives the time, or `None` if the launch is not to be counted. What has
+    /// a time is to be followed by [`after`](Lane::after) or [`failed`](Lane::failed).
     #[inline]
     pub fn before(
         &self,
@@ -164,9 +164,10 @@ impl Lane {
         self.arrive(now);
         let mut wait = Wait { turn: false, progress: (self.retired(), now) };
         loop {
-            self.settle(now, grant, events);
+            self.settle(now, grant, host, events);
             let nap = match self.step(now, grant, &mut wait, host) {
-                Answer::Go => break,
+                Answer::Go if self.enter(self.is_stuck(now, &mut wait)) => break,
+                Answer::Go => SHORT,
                 Answer::Wait(nap) => nap,
             };
             // What is not marked cannot be seen to end.
@@ -174,7 +175,7 @@ impl Lane {
             host.sleep(nap.clamp(1, NAP));
             now = host.now();
         }
-        self.start(now, grant, stream, events);
+        self.start(now, grant, stream, host, events);
         self.let_go(now, wait.turn);
         Some(now)
     }

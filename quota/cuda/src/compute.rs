@@ -186,12 +186,17 @@ fn limited(process: &'static Process, stream: Where, call: impl FnOnce() -> Resu
     };
     let counted = lane.before(&grant, stream, &System, &Driver::default());
     let result = call();
-    if result == SUCCESS
-        && let Some(now) = counted
-    {
-        lane.after(now, &grant, stream, &System, &Driver::default());
-    }
+    tell(result, lane, &grant, counted, stream);
     result
+}
+
+#[inline]
+fn tell(result: Result, lane: &Lane, grant: &Grant<'static>, counted: Option<u64>, stream: Where) {
+    match counted {
+        Some(now) if result == SUCCESS => lane.after(now, grant, stream, &System, &Driver::default()),
+        Some(_) => lane.failed(),
+        None => {}
+    }
 }
 
 /// A launch on several GPUs at once, into as many streams.
@@ -221,13 +226,7 @@ pub(crate) fn launch_many(
         counted[entry] = lane.before(grant, stream, &System, &Driver::default());
     });
     let result = call();
-    if result == SUCCESS {
-        each(&mut |entry, lane, grant, stream| {
-            if let Some(now) = counted[entry] {
-                lane.after(now, grant, stream, &System, &Driver::default());
-            }
-        });
-    }
+    each(&mut |entry, lane, grant, stream| tell(result, lane, grant, counted[entry], stream));
     result
 }
 
@@ -238,7 +237,7 @@ pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
     let Some((lane, grant)) = known.and_then(here) else { return call() };
     lane.before_wait(&grant, &System, &Driver::default());
     let result = call();
-    lane.settle(clock::now(), &grant, &Driver::default());
+    lane.settle(System.now(), &grant, &System, &Driver::default());
     result
 }
 
@@ -261,7 +260,7 @@ fn end_stream(stream: Stream, call: impl FnOnce() -> Result) -> Result {
 /// A context has ended, or all that was in it.
 pub(crate) fn ended(process: &Process, context: u64) {
     if let Some(lanes) = process.known_lanes() {
-        lanes.close(process, context as usize, clock::now());
+        lanes.close(process, context as usize, &System);
     }
 }
 

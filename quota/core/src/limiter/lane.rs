@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use fgpu_wire::ledger::{CREDIT, Span};
 
-use super::{AHEAD, ENTITLED, Events, Grant, Host, LOOK, MOST, UNKNOWN};
+use super::{AHEAD, ENTITLED, Events, Grant, Host, LOOK, MOST, PATIENCE, SHORT, UNKNOWN};
 
 /// Marks that can be under way at a time.
 const MARKS: usize = 64;
@@ -23,6 +23,8 @@ const LATE: u64 = 200_000;
 const SPARE: u64 = 1_000_000;
 /// The longest that it says to be busy.
 const BUSY: u64 = 500_000_000;
+/// The first sleep while another thread has the state, nanoseconds.
+const BRIEF: u64 = 1000;
 
 /// Where something is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +85,10 @@ pub struct Lane {
     go_until: AtomicU64,
     allowed: AtomicI64,
     at_work: AtomicU32,
-    lock: AtomicU32,
+    /// The thread that holds `state`; 0: nobody.
+    lock: AtomicUsize,
+    /// Launches that were let go and are not counted yet: threads in the driver's call.
+    calling: AtomicU32,
     launched: AtomicU64,
     launched_at: AtomicU64,
     marked: AtomicU64,
@@ -140,12 +145,39 @@ fn is_thread(key: usize) -> bool {
 }
 
 impl Lane {
-    /// Whether a launch may go without another look.
+    /// Whether a launch may go without another look. It is under way from then on.
     #[inline]
     pub(super) fn may_go(&self, now: u64) -> bool {
-        now < self.go_until.load(Ordering::Relaxed)
-            && self.at_work.load(Ordering::Relaxed) != 0
-            && self.allowed.fetch_sub(1, Ordering::Relaxed) > 0
+        // First, so that nobody takes the lane for idle in between.
+        self.calling.fetch_add(1, Ordering::AcqRel);
+        let may = now < self.go_until.load(Ordering::Relaxed)
+            && self.at_work.load(Ordering::Acquire) != 0
+            && self.allowed.fetch_sub(1, Ordering::Relaxed) > 0;
+        if !may {
+            self.leave();
+        }
+        may
+    }
+
+    /// After a look that let a launch go: whether no other thread's took the room at the same time. It does not matter to one
+    /// that has waited for long enough (`is_stuck`): the other may be itself, in a callback of the driver's.
+    pub(super) fn enter(&self, is_stuck: bool) -> bool {
+        let others = self.calling.fetch_add(1, Ordering::AcqRel);
+        let has_room = others == 0 || is_stuck || self.under_way() + u64::from(others) < self.window();
+        if !has_room {
+            self.leave();
+        }
+        has_room
+    }
+
+    fn leave(&self) {
+        self.calling.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A launch that was let go failed.
+    #[cold]
+    pub fn failed(&self) {
+        self.leave();
     }
 
     /// Lets launches go until the next look.
@@ -201,16 +233,42 @@ impl Lane {
         if self.waited.load(Ordering::Relaxed) == 0 { CREDIT } else { CREDIT + ENTITLED }
     }
 
-    fn hold(&self) -> Option<Held<'_>> {
-        (self.lock.swap(1, Ordering::Acquire) == 0).then_some(Held(self))
+    /// The state, unless somebody has it. No thread's address is 0.
+    fn hold(&self, host: &impl Host) -> Option<Held<'_>> {
+        let free = self.lock.compare_exchange(0, host.thread(), Ordering::Acquire, Ordering::Relaxed);
+        free.is_ok().then_some(Held(self))
+    }
+
+    /// Likewise for what no other thread can do: who has the state asks the driver a few things and lets it go. Not waited
+    /// for is the calling thread itself, in a callback of the driver's or a signal handler, nor anybody for longer than [`PATIENCE`].
+    fn hold_soon(&self, now: u64, host: &impl Host) -> Option<Held<'_>> {
+        let mut nap = BRIEF;
+        loop {
+            if let Some(held) = self.hold(host) {
+                return Some(held);
+            }
+            let is_ours = self.lock.load(Ordering::Relaxed) == host.thread();
+            if is_ours || host.now().saturating_sub(now) >= PATIENCE {
+                return None;
+            }
+            host.sleep(nap);
+            nap = (nap * 2).min(SHORT);
+        }
     }
 
     /// Begins the time at work, if the lane is idle.
-    pub(super) fn start(&self, now: u64, grant: &Grant<'_>, stream: Stream, events: &impl Events) {
+    pub(super) fn start(
+        &self,
+        now: u64,
+        grant: &Grant<'_>,
+        stream: Stream,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
         if self.is_at_work() {
             return;
         }
-        let Some(held) = self.hold() else { return };
+        let Some(held) = self.hold_soon(now, host) else { return };
         let state = held.state();
         if self.is_at_work() {
             return;
@@ -219,8 +277,8 @@ impl Lane {
             let Some(event) = events.create() else { return };
             state.start = event;
         }
-        // In a stream that waits, the work begins when the stream comes to it.
-        let waits = !events.is_idle(stream);
+        // In a stream that waits, the work begins when the stream comes to it; unless it waits for what another thread has launched.
+        let waits = self.calling.load(Ordering::Acquire) <= 1 && !events.is_idle(stream);
         if !events.record(state.start, stream) {
             return;
         }
@@ -230,11 +288,12 @@ impl Lane {
         self.tell(state, grant, now);
     }
 
-    /// Counts a launch that was let go at `now`.
+    /// Counts a launch that was let go at `now` and that the driver took.
     #[inline]
     pub fn after(&self, now: u64, grant: &Grant<'_>, stream: Stream, host: &impl Host, events: &impl Events) {
         let (found, is_own_due) = self.note(stream.key(host), now);
         self.launched.fetch_add(1, Ordering::AcqRel);
+        self.leave();
         let apart = now.saturating_sub(self.launched_at.swap(now, Ordering::Relaxed)) >= APART;
         let since = self.marked.fetch_add(1, Ordering::Relaxed) + 1;
         let due = apart
@@ -255,12 +314,28 @@ impl Lane {
         since >= CLOSE * streams.clamp(1, 4) as u64
     }
 
+    /// The places in which a stream can be noted.
+    #[inline]
+    fn notes_of(&self, key: usize) -> impl Iterator<Item = &Note> {
+        let hash = (key >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 59;
+        (0..4).map(move |probe| &self.notes[(hash + probe) % NOTES])
+    }
+
+    #[inline]
+    fn is_noted(&self, key: usize) -> bool {
+        self.notes_of(key).any(|note| note.key.load(Ordering::Acquire) == key)
+    }
+
+    /// Whether there is something that this thread could mark: what another one marked leaves out this one's own stream.
+    #[inline]
+    fn is_unmarked(&self, host: &impl Host) -> bool {
+        self.marked.load(Ordering::Relaxed) != 0 || self.is_noted(of_thread(host))
+    }
+
     /// Notes a launch in a stream: whether there was room, and whether it is a thread's that has to be marked now.
     #[inline]
     fn note(&self, key: usize, now: u64) -> (bool, bool) {
-        let hash = (key >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 59;
-        for probe in 0..4 {
-            let note = &self.notes[(hash + probe) % NOTES];
+        for note in self.notes_of(key) {
             let is = note.key.load(Ordering::Relaxed);
             let is_ours = is == key
                 || (is == 0
@@ -283,16 +358,15 @@ impl Lane {
 
     /// Marks what is not marked yet, if there is anything.
     pub fn mark(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
-        if self.marked.load(Ordering::Relaxed) != 0 {
+        if self.is_unmarked(host) {
             self.mark_with(now, grant, None, false, host, events);
         }
     }
 
     /// Likewise some time after the last launch: what has ended since is not said to have ended now.
     pub(super) fn mark_late(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
-        if self.marked.load(Ordering::Relaxed) != 0
-            && now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= LATE
-        {
+        let is_late = now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= LATE;
+        if is_late && self.is_unmarked(host) {
             self.mark_with(now, grant, None, true, host, events);
         }
     }
@@ -307,12 +381,14 @@ impl Lane {
         host: &impl Host,
         events: &impl Events,
     ) {
-        let Some(held) = self.hold() else { return };
+        let own = of_thread(host);
+        let is_ours_alone = also.is_some() || self.is_noted(own);
+        let held = if is_ours_alone { self.hold_soon(now, host) } else { self.hold(host) };
+        let Some(held) = held else { return };
         let state = held.state();
         let launches = self.launched.load(Ordering::Acquire);
         let unmarked = self.marked.swap(0, Ordering::Relaxed);
         self.marked_at.store(now, Ordering::Relaxed);
-        let own = of_thread(host);
         let mut recorded = false;
         let mut left = false;
         let mut mark = |state: &mut State, stream: Stream| {
@@ -347,11 +423,11 @@ impl Lane {
     }
 
     /// Charges what has been worked since the last look.
-    pub fn settle(&self, now: u64, grant: &Grant<'_>, events: &impl Events) {
+    pub fn settle(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
         if !self.is_at_work() {
             return;
         }
-        if let Some(held) = self.hold() {
+        if let Some(held) = self.hold(host) {
             self.look(held.state(), now, grant, events);
         }
     }
@@ -383,7 +459,9 @@ impl Lane {
             let ended = events.elapsed(state.start, mark.event).unwrap_or(length);
             self.retire(state, mark, ended.min(length));
         }
-        let all_marked = self.launched.load(Ordering::Acquire) <= state.covered;
+        // In this order: who leaves has counted what he launched.
+        let all_marked = self.calling.load(Ordering::Acquire) == 0
+            && self.launched.load(Ordering::Acquire) <= state.covered;
         let until = if state.count > 0 { length } else { state.ended };
         state.charge(until, grant, self.credit());
         if state.count == 0 && all_marked {
@@ -425,7 +503,7 @@ impl Lane {
     /// Before a wait for the GPU: marks what this thread can mark.
     #[inline]
     pub fn before_wait(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
-        if self.marked.load(Ordering::Relaxed) != 0 {
+        if self.is_unmarked(host) {
             self.mark_late(host.now(), grant, host, events);
             self.mark(host.now(), grant, host, events);
         }
@@ -434,23 +512,22 @@ impl Lane {
     /// A stream is about to end: marks what was launched into it, since no thread may name it any more afterwards.
     pub fn before_end(&self, stream: usize, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
         let key = Stream::Shared(stream).key(host);
-        let is_noted = || self.notes.iter().any(|note| note.key.load(Ordering::Acquire) == key);
-        if is_noted() {
+        if self.is_noted(key) {
             self.mark(host.now(), grant, host, events);
         }
         // Another thread may be recording in it at this moment; it does not wait for us with its lock held.
         for _ in 0..1000 {
-            if self.lock.load(Ordering::Acquire) == 0 && !is_noted() {
+            if self.lock.load(Ordering::Acquire) == 0 && !self.is_noted(key) {
                 break;
             }
-            host.sleep(1000);
+            host.sleep(BRIEF);
             self.mark(host.now(), grant, host, events);
         }
     }
 
     /// The context ends, and its events with it. What was under way is charged up to now.
-    pub fn close(&self, now: u64, grant: &Grant<'_>) {
-        let Some(held) = self.hold() else { return };
+    pub fn close(&self, now: u64, grant: &Grant<'_>, host: &impl Host) {
+        let Some(held) = self.hold_soon(now, host) else { return };
         let state = held.state();
         if self.is_at_work() && !state.pending {
             state.charge(now.saturating_sub(state.from), grant, self.credit());

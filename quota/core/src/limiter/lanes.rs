@@ -6,7 +6,7 @@ use fgpu_wire::MAX_GPUS;
 use fgpu_wire::ledger::Compute;
 use fgpu_wire::turns::Turn;
 
-use super::{Grant, Lane};
+use super::{Grant, Host, Lane};
 use crate::mutex::Mutex;
 use crate::process::Process;
 use crate::turns;
@@ -59,10 +59,10 @@ impl Lanes {
     }
 
     /// A context has ended.
-    pub fn close(&self, process: &Process, context: usize, now: u64) {
+    pub fn close(&self, process: &Process, context: usize, host: &impl Host) {
         let Some((lane, gpu)) = self.find(context) else { return };
         if let Some(grant) = self.grant(process, gpu) {
-            lane.close(now, &grant);
+            lane.close(host.now(), &grant, host);
         }
         if let Some(of) = self.lanes.iter().find(|of| of.context.load(Ordering::Acquire) == context) {
             of.context.store(0, Ordering::Release);

@@ -229,7 +229,7 @@ impl Thread {
             }
         }
         if process.limited {
-            process.lane.settle(self.now(), &grant, self);
+            process.lane.settle(self.now(), &grant, self, self);
         }
     }
 
