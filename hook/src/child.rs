@@ -1,18 +1,21 @@
 //! Runs a program as if we were not there: its descriptors are ours, signals sent to us reach it, and its end is
 //! ours.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use fgpu_spec::{Code, Error};
 use nix::errno::Errno;
+use nix::sched::{CloneFlags, clone};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpid, getppid};
+use nix::unistd::{Pid, execvp, getpid, getppid};
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,19 +79,23 @@ pub(crate) struct Bond<'a> {
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
 }
 
-/// Runs a program with our environment and descriptors to its end. `started` is told its pid.
+/// Runs a command with our environment and descriptors to its end; its program is looked for in `PATH`. `started` is told its pid.
 ///
 /// # Errors
 /// It cannot be started or waited for.
-pub(crate) fn run(mut command: Command, bond: Bond<'_>, started: impl FnOnce(i32)) -> Result<Ended, Error> {
+pub(crate) fn run(
+    command: &[impl AsRef<OsStr>],
+    bond: &Bond<'_>,
+    started: impl FnOnce(i32),
+) -> Result<Ended, Error> {
     let failed = |doing: &str, errno: Errno| Error::new(Code::Internal, format!("cannot {doing}: {errno}"));
     let held = held();
     let before = SigSet::thread_get_mask().map_err(|errno| failed("read the signal mask", errno))?;
     held.thread_block().map_err(|errno| failed("hold signals", errno))?;
     let signals = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| failed("receive signals", errno))?;
-    let child = spawn(&mut command, bond, before)
-        .map_err(|error| Error::io("run", Path::new(command.get_program()), &error))?;
+    let name = Path::new(command.first().map_or(OsStr::new(""), AsRef::as_ref));
+    let child = spawn(command, bond, before).map_err(|error| Error::io("run", name, &error))?;
     started(child.as_raw());
     loop {
         match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
@@ -105,30 +112,67 @@ pub(crate) fn run(mut command: Command, bond: Bond<'_>, started: impl FnOnce(i32
     }
 }
 
+/// The child's stack, bytes, beyond the words' addresses: `execvp` has those there, and a path.
+const STACK: usize = 64 << 10;
+
 /// Starts the program with the signal mask that *we* were started with: a container would inherit ours from its
 /// runtime.
-#[allow(unsafe_code, reason = "what happens between fork and exec cannot be said safely")]
-fn spawn(command: &mut Command, bond: Bond<'_>, mask: SigSet) -> std::io::Result<Pid> {
+///
+/// Until the program runs, the child works in our memory and we stand still (`CLONE_VM | CLONE_VFORK`, clone(2)): a copy of our page
+/// tables, and of each page that either of us touches then, takes longer than the rest of the start.
+#[allow(unsafe_code, reason = "what happens between clone and exec cannot be said safely")]
+fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::io::Result<Pid> {
+    let words = command.iter().map(|word| CString::new(word.as_ref().as_bytes()));
+    let words = words.collect::<Result<Vec<_>, _>>()?;
     let parent = getpid();
-    let cgroup = bond.cgroup.map(|members| members.as_raw_fd());
-    // SAFETY: the closure makes at most four system calls and nothing else: no allocation, no lock, no panic. The
-    // descriptor is borrowed until after the program was started.
-    unsafe {
-        command.pre_exec(move || {
-            if bond.dies_with_us {
-                set_pdeathsig(Signal::SIGKILL)?;
-                if getppid() != parent {
-                    return Err(Errno::ESRCH.into()); // we were killed before the kernel knew of the wish
-                }
-            }
-            if let Some(members) = cgroup {
-                nix::unistd::write(BorrowedFd::borrow_raw(members), b"0")?;
-            }
-            Ok(mask.thread_set_mask()?)
-        });
+    let failed = AtomicI32::new(0);
+    let child = || {
+        let Err(errno) = become_program(&words, bond, parent, &mask);
+        failed.store(errno as i32, Ordering::Relaxed);
+        127
+    };
+    let mut stack = vec![0; STACK + size_of_val(&*words)];
+    // SAFETY: the child has a stack of its own, and this thread waits until the child has left our memory: to the memory
+    // the child is this thread. Signals are blocked, so no handler runs in it.
+    let pid = unsafe {
+        clone(
+            Box::new(child),
+            &mut stack,
+            CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK,
+            Some(Signal::SIGCHLD as i32),
+        )
+    }?;
+    match failed.load(Ordering::Relaxed) {
+        0 => Ok(pid),
+        errno => {
+            let _ = waitpid(pid, None);
+            Err(std::io::Error::from_raw_os_error(errno))
+        }
     }
-    let child = command.spawn()?;
-    i32::try_from(child.id()).map(Pid::from_raw).map_err(std::io::Error::other)
+}
+
+/// The child's part of [`spawn`].
+#[allow(unsafe_code, reason = "a disposition cannot be reset safely")]
+fn become_program(
+    words: &[CString],
+    bond: &Bond<'_>,
+    parent: Pid,
+    mask: &SigSet,
+) -> Result<Infallible, Errno> {
+    if bond.dies_with_us {
+        set_pdeathsig(Signal::SIGKILL)?;
+        if getppid() != parent {
+            return Err(Errno::ESRCH); // we were killed before the kernel knew of the wish
+        }
+    }
+    if let Some(members) = bond.cgroup {
+        nix::unistd::write(members, b"0")?;
+    }
+    // SAFETY: the default action replaces no handler of ours; the standard library ignores SIGPIPE, and what is ignored
+    // stays so in the program.
+    unsafe { nix::sys::signal::signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
+    mask.thread_set_mask()?;
+    execvp(words.first().ok_or(Errno::ENOENT)?, words)
 }
 
 /// Hands a signal on, unless the kernel made it: what a terminal sends, it sends to the whole process group, the

@@ -104,7 +104,8 @@ pub(crate) fn reserve<Guard>(
     Err(Error::new(
         Code::NoMigPlacement,
         format!(
-            "{}: {MOST_PLACES} places were taken one after the other before a slice was made there: somebody else              makes MIG instances on this node; try again",
+            "{}: {MOST_PLACES} places were taken one after the other before a slice was made there: somebody else \
+             makes MIG instances on this node; try again",
             request.text
         ),
     ))

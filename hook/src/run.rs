@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use fgpu_allocator::{Claim, Key, Process, Store};
@@ -50,7 +49,7 @@ pub fn run(
             "nothing is asked for; for half a GPU say: fgpu run -p 0.5 -- COMMAND",
         )
     })?;
-    let [program, words @ ..] = command else {
+    let [program, ..] = command else {
         return Err(Error::new(Code::InvalidRequest, "no command is given: fgpu run -p 0.5 -- COMMAND"));
     };
     if !nix::unistd::geteuid().is_root() {
@@ -70,8 +69,6 @@ pub fn run(
     };
     let (granted, ()) = grant::reserve(config, &store, &request, &claim, Duration::MAX, || Ok(()))
         .inspect_err(|error| Events::of(config).refused(Some(&claim.key), error))?;
-    let mut command = Command::new(program);
-    command.args(words);
     let ended =
         start(config, &store, &granted, command).map_err(|error| granted.undo(config, &store, error))?;
     // The command has run: its end is the caller's answer, whatever becomes of the lease. The reconciler finds it.
@@ -82,7 +79,7 @@ pub fn run(
 }
 
 /// Makes the view and the cgroup, and runs the command in them to its end.
-fn start(config: &Config, store: &Store, granted: &Granted, command: Command) -> Result<Ended, Error> {
+fn start(config: &Config, store: &Store, granted: &Granted, command: &[OsString]) -> Result<Ended, Error> {
     let nonce = &granted.lease.grant.nonce;
     let layers = Layers::of_directory(Path::new("/"));
     let plan = granted.plan(config, store, layers.as_ref())?;
@@ -96,7 +93,7 @@ fn start(config: &Config, store: &Store, granted: &Granted, command: Command) ->
         driver_step::limit(config, store, nonce, granted.insists)?;
     }
     let bond = Bond { dies_with_us: false, cgroup: cgroup.as_ref().map(Cgroup::members) };
-    let ended = child::run(command, bond, |pid| {
+    let ended = child::run(command, &bond, |pid| {
         let init = Process::of(pid);
         // Without it the lease is ours as long as we live, which is as long as the command does.
         if let Err(error) =

@@ -83,9 +83,9 @@ fn make(arguments: &Arguments, id: &str, real: &Path, command_line: &[OsString])
 /// Runs the real runtime to its end. It dies with us: one that went on alone would make a container whose lease names a
 /// maker that is dead.
 fn run_real(real: &Path, command_line: &[OsString]) -> Result<Ended, Error> {
-    let mut command = Command::new(real);
-    command.args(command_line);
-    child::run(command, Bond { dies_with_us: true, cgroup: None }, |_| {})
+    let command: Vec<_> =
+        std::iter::once(real.as_os_str()).chain(command_line.iter().map(OsString::as_os_str)).collect();
+    child::run(&command, &Bond { dies_with_us: true, cgroup: None }, |_| {})
 }
 
 /// Replaces this process; comes back only with the reason why it could not.
