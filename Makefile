@@ -76,7 +76,7 @@ packages:
 package-tests:
 	$(CARGO) test --locked -p fgpu-lab --test packages
 
-# Builds the tree once more, from a copy, and compares the packages (root).
+# Builds the tree once more, in another folder, and compares the packages.
 reproduce: packages
 	packaging/reproduce
 

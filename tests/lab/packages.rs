@@ -200,6 +200,28 @@ fn the_same_tree_makes_the_same_packages() {
     }
 }
 
+/// Built in another folder they are the same bytes. Of the whole packages `make reproduce` shows it, which takes minutes; the
+/// libraries are those that a folder's path has got into once.
+#[test]
+fn the_libraries_are_the_same_from_any_folder() {
+    let checkout = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let copy = fresh("libraries");
+    let script = format!(
+        "cd {checkout} && git ls-files -z --cached --others --exclude-standard Makefile quota | \
+         tar --null --files-from=- -cf - | tar -C {} -xf -",
+        copy.display()
+    );
+    output(&["sh", "-c", &script]);
+    output(&["sh", "-c", &format!("unset CARGO_TARGET_DIR; make -C {} quota", copy.display())]);
+    for name in ["libfgpu_cuda.so", "libfgpu_nvml.so"] {
+        let library = |folder: &Path| fs::read(folder.join("quota/target/release").join(name));
+        let (one, other) = (library(Path::new(checkout)), library(&copy));
+        assert!(one.is_ok() && other.is_ok(), "{name}: make packages");
+        assert!(one.ok() == other.ok(), "{name} depends on the folder that it was built in");
+    }
+    let _ = fs::remove_dir_all(copy);
+}
+
 #[test]
 fn the_other_architecture_is_named_as_well() {
     let (target, debian, machine) = match std::env::consts::ARCH {

@@ -1,6 +1,6 @@
 """A share without mounts, for machines where `fgpu run` cannot make any: the quota libraries by LD_LIBRARY_PATH.
 
-What `fgpu run` binds below /run/fgpu is written and linked there: limits and ledger as spec/wire/src has them, and the real
+What `fgpu run` binds below /run/fgpu is written and linked there: limits and ledger as quota/wire/src has them, and the real
 libraries. One share at a time; it holds nobody who leaves the path out, so it shows what the libraries do and nothing else.
 """
 import os

@@ -239,7 +239,7 @@ class Node:
             raise OSError(done.story())
 
     def told_context(self, size):
-        """What the limits of the only grant say that a context takes on its first GPU, in bytes (spec/wire/src/limits.rs). Without
+        """What the limits of the only grant say that a context takes on its first GPU, in bytes (quota/wire/src/limits.rs). Without
         `fgpu run` nobody has written it: then `size` is."""
         [limits] = [OURS / "limits"] if self.direct else (self.work / "state/containers").glob("*/limits")
         with open(str(limits), "r+b") as file:
