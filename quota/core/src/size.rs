@@ -6,9 +6,9 @@
 //! inside the driver: a first small allocation takes 2 MiB and counts for 512 bytes, and a piece with holes
 //! in it counts for less than it takes.
 //!
-//! The last piece under the limit may be cut: a request that fits by its own size but not when rounded up is
-//! granted and counts for all that was left. So every byte that `cuMemGetInfo` calls free can be had, and a
-//! container takes at most one piece more than its limit.
+//! A request that fits under the limit by its own size but not when rounded up is granted, and counts for whole pieces all
+//! the same. So every byte that `cuMemGetInfo` calls free can be had, a container takes at most one piece more than its limit, and
+//! it gets no more while it has that.
 
 const SMALL: u64 = 1 << 20;
 const STEP: u64 = 512;

@@ -41,7 +41,9 @@ unsafe fn limited(
         return Ok(None);
     }
     let total = limit.min(total);
-    Ok(Some((total, total.saturating_sub(used).min(free), used)))
+    // The last piece may be above the limit, and a limit may have shrunk; tools take used for a part of total.
+    let used = used.min(total);
+    Ok(Some((total, (total - used).min(free), used)))
 }
 
 /// # Safety

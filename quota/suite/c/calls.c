@@ -54,7 +54,7 @@ static void errors(void) {
     check(cuMemFree_v2(0) == 0);
 }
 
-// The last piece may be cut: all that is called free can be had.
+// The last piece need not fit as a whole: all that is called free can be had.
 static void last(void) {
     u64 pointer, other;
     size_t left, total;
@@ -66,6 +66,19 @@ static void last(void) {
     check(cuMemFree_v2(pointer) == 0 && used() == 0);
     check(cuMemAlloc_v2(&pointer, 100 * MIB) == 0 && cuMemFree_v2(pointer) == 0);
     check(cuMemAlloc_v2(&pointer, 100 * MIB + 1) == OUT_OF_MEMORY);
+}
+
+// Only the last one: whoever frees a piece and fills its place from two sides takes no more than before.
+static void pieces(void) {
+    u64 whole[49], part;
+    for (int i = 0; i < 49; i++) check(cuMemAlloc_v2(&whole[i], 2 * MIB) == 0);
+    for (int i = 0; i < 48; i++) {
+        cuMemAlloc_v2(&part, MIB - 1024);
+        cuMemAlloc_v2(&part, MIB + 1);
+        check(fakeMost(0) <= 102 * MIB);
+        check(cuMemFree_v2(whole[i]) == 0);
+    }
+    check(fakeMost(0) > 100 * MIB);
 }
 
 static void vmm(void) {
@@ -132,6 +145,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "pointers")) pointers();
     else if (!strcmp(what, "errors")) errors();
     else if (!strcmp(what, "last")) last();
+    else if (!strcmp(what, "pieces")) pieces();
     else if (!strcmp(what, "vmm")) vmm();
     else if (!strcmp(what, "devices")) devices(argv[2]);
     else if (!strcmp(what, "refused")) {

@@ -29,8 +29,9 @@ static u64 all_of_it(void) {
     return pointer;
 }
 
-// So many processes at once, filling and emptying. What they hold together is the stand-in's to say.
-static void race(int processes, int rounds) {
+// So many processes at once, filling and emptying. What they hold together is the stand-in's to say. Large allocations take
+// pieces of 2 MiB, of which the last one may be above the limit.
+static void race(int processes, int rounds, int large) {
     pid_t children[256];
     for (int i = 0; i < processes; i++)
         if (!(children[i] = fork())) {
@@ -38,7 +39,8 @@ static void race(int processes, int rounds) {
             static u64 mine[4096];
             int count = 0;
             for (int round = 0; round < rounds; round++) {
-                if (count < 4096 && cuMemAlloc_v2(&mine[count], (randomly() % 8 + 1) * 65536) == 0) {
+                u64 bytes = large && round % 4 ? randomly() % (5 * MIB) + 1 : (randomly() % 8 + 1) * 65536;
+                if (count < 4096 && cuMemAlloc_v2(&mine[count], bytes) == 0) {
                     count++;
                     continue;
                 }
@@ -50,7 +52,7 @@ static void race(int processes, int rounds) {
         }
     for (int i = 0; i < processes; i++) reap(children[i], 0);
     printf("most %llu\n", fakeMost(0));
-    check(fakeMost(0) <= limit());
+    check(fakeMost(0) <= limit() + (large ? 2 * MIB : 0));
     check(fakeMost(0) >= limit() / 100 * 99);
     cuMemFree_v2(all_of_it());
 }
@@ -340,7 +342,8 @@ static void hold(void) {
 int main(int argc, char **argv) {
     const char *what = argv[1];
     int number = argc > 2 ? atoi(argv[2]) : 0;
-    if (!strcmp(what, "race")) race(number, 20000);
+    if (!strcmp(what, "race")) race(number, 20000, 0);
+    else if (!strcmp(what, "race-large")) race(number, 20000, 1);
     else if (!strcmp(what, "kill")) kill_randomly(number);
     else if (!strcmp(what, "step-register")) kill_stepwise(nothing, register_first, 1, number);
     else if (!strcmp(what, "step-pair")) kill_stepwise(hold_something, one_pair, 1, number);

@@ -42,7 +42,11 @@ static void take(int device, u64 bytes) {
     while (now > most && !atomic_compare_exchange_weak(&held->most[device], &most, now));
 }
 
+// Above a MiB, memory is had in pieces of two.
+static u64 pieces(u64 bytes) { return bytes > 1 << 20 ? (bytes + (2 << 20) - 1) >> 21 << 21 : bytes; }
+
 static struct memory *make(int device, u64 bytes) {
+    bytes = pieces(bytes);
     struct memory *memory = malloc(sizeof *memory);
     *memory = (struct memory){bytes, device, 1, 0};
     take(device, bytes);
@@ -121,8 +125,8 @@ int cuMemAlloc(unsigned *pointer, unsigned bytes) {
     int error = start(bytes);
     if (error) return error;
     struct memory *memory = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
-    *memory = (struct memory){bytes, physical(current - 1), 1, 0};
-    take(memory->device, bytes);
+    *memory = (struct memory){pieces(bytes), physical(current - 1), 1, 0};
+    take(memory->device, memory->bytes);
     *pointer = (unsigned)(u64)memory;
     return 0;
 }

@@ -24,6 +24,11 @@ fn sixty_four_racing_processes_fill_the_limit_and_never_pass_it() {
 }
 
 #[test]
+fn sixty_four_racing_processes_are_at_most_one_piece_above_the_limit() {
+    live("race-large", "64");
+}
+
+#[test]
 fn a_kill_at_a_random_instant_gives_everything_back_at_once() {
     live("kill", &trials(10_000));
 }

@@ -49,6 +49,13 @@ fn every_call_counts_and_every_free_gives_back() {
 }
 
 #[test]
+fn no_more_than_one_piece_is_above_the_limit() {
+    let container = Container::new(&[gpu(0, 100)]);
+    let program = container.program("calls", &["libcuda.so.1"], &[]);
+    assert_eq!(container.run(&program, &["pieces"]), "pieces ok\n");
+}
+
+#[test]
 fn the_limit_follows_the_gpu_and_not_the_ordinal() {
     for order in ["01", "10"] {
         let container = Container::new(&[gpu(0, 100), gpu(1, 50)]);

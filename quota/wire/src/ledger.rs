@@ -160,9 +160,11 @@ impl Ledger {
         self.totals.get(gpu).map_or(0, |total| total.load(Ordering::Relaxed))
     }
 
-    /// Reserves memory of GPU number `gpu`: as much as `most`, but at least `least`, so that the container
-    /// stays within `limit` (all in bytes). Gives what was reserved; the caller then asks the driver, and
-    /// [gives back](Self::release) if the driver refuses. `None`: out of memory, after the dead were reaped.
+    /// Reserves memory of GPU number `gpu` for an allocation that needs `least` and takes `most`, if the container
+    /// stays within `limit` with what it needs (all in bytes). What it takes counts in full, so the total may pass the limit
+    /// by what the last allocation takes beyond its need, and nothing more is had until as much is given back. Gives what was
+    /// reserved; the caller then asks the driver, and [gives back](Self::release) if the driver refuses. `None`: out of
+    /// memory, after the dead were reaped.
     pub fn reserve(
         &self,
         owner: Owner,
@@ -200,12 +202,12 @@ impl Ledger {
         if least > room {
             return None;
         }
-        let bytes = most.max(least).min(room);
+        let bytes = most.max(least);
         // The slot first: dying between the two leaves the total too small, which nobody can see, since the
         // next holder sums it anew.
         slot.used[gpu].store(slot.used[gpu].load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
         slot.state.store(LIVE, Ordering::Relaxed);
-        total.store(before + bytes, Ordering::Relaxed);
+        total.store(before.saturating_add(bytes), Ordering::Relaxed);
         Some(bytes)
     }
 

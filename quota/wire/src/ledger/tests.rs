@@ -110,13 +110,32 @@ fn reserve_stops_at_the_limit_and_release_makes_room() {
 }
 
 #[test]
-fn the_last_granule_may_be_smaller_than_asked_for_but_not_than_needed() {
+fn the_last_granule_fits_by_what_is_needed_and_counts_for_what_it_takes() {
     static LEDGER: Ledger = empty();
     let world = World::new();
     let owner = world.join(&LEDGER, 0);
     assert_eq!(LEDGER.reserve(owner, 0, 3, 8, 10, &world), Some(8));
     assert_eq!(LEDGER.reserve(owner, 0, 3, 8, 10, &world), None);
-    assert_eq!(LEDGER.reserve(owner, 0, 2, 8, 10, &world), Some(2));
+    assert_eq!(LEDGER.reserve(owner, 0, 2, 8, 10, &world), Some(8));
+    assert_eq!(LEDGER.total(0), 16);
+    // There is room again when what is above the limit was given back, and not before.
+    LEDGER.release(owner, 0, 6, &world);
+    assert!(is_out_of_memory(&LEDGER, owner, 1, 10, &world));
+    LEDGER.release(owner, 0, 1, &world);
+    assert_eq!(LEDGER.reserve(owner, 0, 1, 8, 10, &world), Some(8));
+}
+
+#[test]
+fn sums_that_no_gpu_has_stay_at_the_most() {
+    static LEDGER: Ledger = empty();
+    let world = World::new();
+    let owner = world.join(&LEDGER, 0);
+    for _ in 0..3 {
+        LEDGER.reserve(owner, 0, 0, u64::MAX - 5, u64::MAX, &world);
+    }
+    assert_eq!(LEDGER.total(0), u64::MAX);
+    LEDGER.release(owner, 0, u64::MAX, &world);
+    assert_eq!(LEDGER.total(0), 0);
 }
 
 #[test]
