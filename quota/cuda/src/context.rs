@@ -212,6 +212,34 @@ pub(crate) unsafe fn destroy_v1(context: Context) -> Result {
 }
 
 /// # Safety
+/// As `cuVDPAUCtxCreate`.
+pub(crate) unsafe fn create_vdpau(
+    context: *mut Context,
+    flags: c_uint,
+    device: Device,
+    display: c_uint,
+    functions: *mut c_void,
+) -> Result {
+    // SAFETY: the driver writes the context if it succeeds.
+    unsafe { create(context, device, || real::cuVDPAUCtxCreate(context, flags, device, display, functions)) }
+}
+
+/// # Safety
+/// As `cuVDPAUCtxCreate_v2`.
+pub(crate) unsafe fn create_vdpau_v2(
+    context: *mut Context,
+    flags: c_uint,
+    device: Device,
+    display: c_uint,
+    functions: *mut c_void,
+) -> Result {
+    // SAFETY: the driver writes the context if it succeeds.
+    unsafe {
+        create(context, device, || real::cuVDPAUCtxCreate_v2(context, flags, device, display, functions))
+    }
+}
+
+/// # Safety
 /// As `cuCtxAttach`.
 pub(crate) unsafe fn attach(context: *mut Context, flags: c_uint) -> Result {
     // SAFETY: the caller's promise.

@@ -130,6 +130,12 @@ fgpu_quota_core::symbols! {
             = context::create_v4;
         Alloc cuGLCtxCreate(context: *mut Context, flags: c_uint, device: Device) = context::create_gl;
         Alloc cuGLCtxCreate_v2(context: *mut Context, flags: c_uint, device: Device) = context::create_gl_v2;
+        Alloc cuVDPAUCtxCreate(
+            context: *mut Context, flags: c_uint, device: Device, display: c_uint, functions: *mut c_void,
+        ) = context::create_vdpau;
+        Alloc cuVDPAUCtxCreate_v2(
+            context: *mut Context, flags: c_uint, device: Device, display: c_uint, functions: *mut c_void,
+        ) = context::create_vdpau_v2;
         Alloc cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = context::retain;
         Alloc cuGreenCtxCreate(context: *mut Object, resources: *mut c_void, device: Device, flags: c_uint)
             = green::create;

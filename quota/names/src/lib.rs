@@ -62,7 +62,7 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz", "cuMemAllocManaged", "cuMemAllocPitch",
         "cuMemAllocPitch_v2", "cuMemAlloc_v2", "cuMemCreate", "cuMemPoolCreate", "cuMipmappedArrayCreate",
         "cuModuleGetFunction", "cuModuleGetGlobal_v2", "cuModuleLoad", "cuModuleLoadData",
-        "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
+        "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2",
     ]),
     (Class::Freed, &[
         "cuArrayDestroy", "cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach", "cuCtxSynchronize",
@@ -275,8 +275,7 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuTexRefSetBorderColor", "cuTexRefSetFilterMode", "cuTexRefSetFlags", "cuTexRefSetFormat",
         "cuTexRefSetMaxAnisotropy", "cuTexRefSetMipmapFilterMode", "cuTexRefSetMipmapLevelBias",
         "cuTexRefSetMipmapLevelClamp", "cuTexRefSetMipmappedArray", "cuThreadExchangeStreamCaptureMode",
-        "cuUserObjectCreate", "cuUserObjectRelease", "cuUserObjectRetain", "cuVDPAUCtxCreate",
-        "cuVDPAUCtxCreate_v2", "cuVDPAUGetDevice", "cuWaitExternalSemaphoresAsync",
+        "cuUserObjectCreate", "cuUserObjectRelease", "cuUserObjectRetain", "cuVDPAUGetDevice", "cuWaitExternalSemaphoresAsync",
         "cuWaitExternalSemaphoresAsync_ptsz", "cudbgApiAttach", "cudbgApiClientPid",
         "cudbgApiClientRevision", "cudbgApiDetach", "cudbgApiInit", "cudbgAttachHandlerAvailable",
         "cudbgDebuggerCapabilities", "cudbgDebuggerInitialized", "cudbgDetachSuspendedDevicesMask",
@@ -337,6 +336,14 @@ mod tests {
                 let has = |list: &(String, String)| list.1.lines().any(|line| line == *name);
                 assert!(lists.iter().any(has), "no driver has {name}");
             }
+        }
+    }
+
+    /// Whatever else it is for, a context takes memory, and what is in it ends with it.
+    #[test]
+    fn all_contexts_count() {
+        for name in TABLE.iter().flat_map(|(_, names)| *names).filter(|name| name.contains("CtxCreate")) {
+            assert_eq!(class_of(name), Some(Class::Counted), "{name}");
         }
     }
 

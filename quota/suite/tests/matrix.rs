@@ -53,7 +53,7 @@ const FAMILIES: &[(&str, &[&str])] = &[
 
 /// Counted functions that are not in the matrix, and why.
 const ELSEWHERE: &[(&str, &[&str])] = &[
-    ("need a display", &["cuGLCtxCreate", "cuGLCtxCreate_v2"]),
+    ("need a display", &["cuGLCtxCreate", "cuGLCtxCreate_v2", "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2"]),
     ("take nothing by themselves", &["cuMemPoolCreate"]),
     (
         "code that is loaded late: a_launch_counts_what_it_loads",
