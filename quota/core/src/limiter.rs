@@ -41,7 +41,7 @@ mod lanes;
 #[cfg(test)]
 mod tests;
 
-use fgpu_wire::ledger::Compute;
+use fgpu_wire::ledger::{Busy, Compute};
 use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, Page};
 use fgpu_wire::turns::{Answer, Turn};
 
@@ -104,6 +104,8 @@ pub struct Grant<'a> {
     pub gpu: usize,
     /// The container's account.
     pub account: &'a Compute,
+    /// What of it was this process, for who looks.
+    pub part: Option<&'a Busy>,
     /// The container's place among those on this GPU, if it has one.
     pub turn: Option<Turn<'a>>,
 }

@@ -27,7 +27,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use fgpu_wire::LEDGER_PATH;
-use fgpu_wire::ledger::{self, Compute, Ledger, MAX_SLOTS, Owner};
+use fgpu_wire::ledger::{self, Busy, Compute, Ledger, MAX_SLOTS, Owner};
 use fgpu_wire::limits::{Page, UNLIMITED};
 
 use crate::allocations::Allocations;
@@ -273,6 +273,12 @@ impl Process {
     #[inline]
     pub fn compute(&self, gpu: usize) -> Option<&'static Compute> {
         self.ledger().compute(gpu)
+    }
+
+    /// What this process used of the time of GPU number `gpu` of the grant, of late.
+    #[inline]
+    pub fn part(&self, gpu: usize) -> Option<&'static Busy> {
+        self.ledger().busy(self.owner().slot, gpu)
     }
 
     /// Gives back what [`reserve`](Self::reserve) gave.

@@ -24,16 +24,58 @@ fn percent(gpu: usize) -> Option<u32> {
     Some((busy * 100 / u64::from(share.max(1))).min(100) as u32)
 }
 
-/// The process that has memory on GPU number `gpu`, if there is one alone: what the container used of the time was its.
-fn only_process(gpu: usize) -> Option<u32> {
-    let ledger = files::ledger_view().ok()?;
-    let (mut pid, mut count) = (0, 0);
+/// Calls `with` for every process that has memory on GPU number `gpu`: its place in the list, its pid, and which percent of the
+/// container's share it used of late. Gives how many there are; `None` where nobody measures.
+fn each_process(gpu: usize, mut with: impl FnMut(usize, u32, u32)) -> Option<usize> {
+    let (mode, share) = limits().ok()?.compute(gpu);
+    if mode == COMPUTE_OFF {
+        return None;
+    }
+    let (ledger, now) = (files::ledger_view().ok()?, clock::now());
+    // Where idle time was used, too, all of them together have used all of it.
+    let whole = u64::from(ledger.compute(gpu)?.busy(now).max(share).max(1));
+    let mut count = 0;
     ledger.for_each_living(&kernel::System::new(kernel::namespace()), |process| {
         if process.used.get(gpu).is_some_and(|&used| used > 0) {
-            (pid, count) = (process.pid, count + 1);
+            let part = ledger.busy(process.slot, gpu).map_or(0, |busy| busy.ppm(now));
+            with(count, process.pid, (u64::from(part) * 100 / whole).min(100) as u32);
+            count += 1;
         }
     });
-    (count == 1).then_some(pid)
+    Some(count)
+}
+
+/// Fills an application's list in NVML's manner, with what `entry` makes of the time (microseconds since 1970), a pid and
+/// percent.
+///
+/// # Safety
+/// A handle that NVML gave, and a `list` that is null or has room for `count`.
+unsafe fn fill<T>(
+    device: Device,
+    count: &mut u32,
+    list: *mut T,
+    entry: impl Fn(u64, u32, u32) -> T,
+) -> Result {
+    let room = if list.is_null() { 0 } else { *count as usize };
+    // SAFETY: the caller's promise.
+    let gpu = match unsafe { granted(device) } {
+        Ok(gpu) => gpu,
+        Err(error) => return error,
+    };
+    let time = sys::wall() / 1000;
+    let found = each_process(gpu, |place, pid, sm| {
+        if place < room {
+            // SAFETY: the caller's promise: there is room at every place that is written.
+            unsafe { list.add(place).write(entry(time, pid, sm)) };
+        }
+    });
+    let found = found.unwrap_or(0);
+    *count = found as u32;
+    match found {
+        0 => NOT_FOUND,
+        _ if found > room => INSUFFICIENT_SIZE,
+        _ => SUCCESS,
+    }
 }
 
 /// # Safety
@@ -64,8 +106,6 @@ pub(crate) unsafe fn rates(device: Device, rates: *mut Utilization) -> Result {
     }
 }
 
-/// Of one process: of several nobody knows which used how much.
-///
 /// # Safety
 /// As `nvmlDeviceGetProcessUtilization`.
 pub(crate) unsafe fn of_processes(
@@ -76,34 +116,11 @@ pub(crate) unsafe fn of_processes(
 ) -> Result {
     // SAFETY: the caller's promise.
     let Some(count) = (unsafe { count.as_mut() }) else { return INVALID_ARGUMENT };
+    let sample = |time, pid, sm| Sample { pid, time, sm, memory: 0, encoder: 0, decoder: 0 };
     // SAFETY: the caller's promise.
-    match unsafe { granted(device) }.map(sample) {
-        Ok(Some((pid, sm))) => {
-            let room = *count;
-            *count = 1;
-            if samples.is_null() || room == 0 {
-                return INSUFFICIENT_SIZE;
-            }
-            let sample = Sample { pid, time: sys::wall() / 1000, sm, memory: 0, encoder: 0, decoder: 0 };
-            // SAFETY: the caller's list has room for one.
-            unsafe { samples.write(sample) };
-            SUCCESS
-        }
-        Ok(None) => {
-            *count = 0;
-            NOT_FOUND
-        }
-        Err(error) => error,
-    }
+    unsafe { fill(device, count, samples, sample) }
 }
 
-/// The one process of which something is known, and the percent of its container's share that it used.
-fn sample(gpu: usize) -> Option<(u32, u32)> {
-    Some((only_process(gpu)?, percent(gpu)?))
-}
-
-/// Likewise.
-///
 /// # Safety
 /// As `nvmlDeviceGetProcessesUtilizationInfo`.
 pub(crate) unsafe fn of_processes_info(device: Device, list: *mut UtilizationList) -> Result {
@@ -112,35 +129,18 @@ pub(crate) unsafe fn of_processes_info(device: Device, list: *mut UtilizationLis
     if list.version != version::<UtilizationList>(1) {
         return ARGUMENT_VERSION_MISMATCH;
     }
+    let info = |time, pid, sm| UtilizationInfo {
+        time,
+        pid,
+        sm,
+        memory: 0,
+        encoder: 0,
+        decoder: 0,
+        jpeg: 0,
+        optical_flow: 0,
+    };
     // SAFETY: the caller's promise.
-    match unsafe { granted(device) }.map(sample) {
-        Ok(Some((pid, sm))) => {
-            let room = list.count;
-            list.count = 1;
-            if list.entries.is_null() || room == 0 {
-                return INSUFFICIENT_SIZE;
-            }
-            let time = sys::wall() / 1000;
-            let info = UtilizationInfo {
-                time,
-                pid,
-                sm,
-                memory: 0,
-                encoder: 0,
-                decoder: 0,
-                jpeg: 0,
-                optical_flow: 0,
-            };
-            // SAFETY: the caller's list has room for one.
-            unsafe { list.entries.write(info) };
-            SUCCESS
-        }
-        Ok(None) => {
-            list.count = 0;
-            NOT_FOUND
-        }
-        Err(error) => error,
-    }
+    unsafe { fill(device, &mut list.count, list.entries, info) }
 }
 
 /// Engines for video and pictures, counters of the multiprocessors, samples of all of it: of the whole GPU.

@@ -8,6 +8,7 @@
 //   graph     a graph of eight kernels, captured, launched again and again
 //   threads   four threads with per-thread default streams, and cooperative kernels
 //   events    the program waits by asking an event
+//   idle      none at all, for ever
 //   capture   one thread launches, another one captures graphs at the same time, which nothing may disturb
 #include "app.h"
 #include <pthread.h>
@@ -107,6 +108,8 @@ int main(int argc, char **argv) {
             check(launch(NULL) == 0 && cuEventRecord(event, NULL) == 0);
             while (cuEventQuery(event)) usleep(100);
         }
+    } else if (!strcmp(shape, "idle")) {
+        for (;;) pause();
     } else if (!strcmp(shape, "capture")) {
         static _Atomic int done;
         pthread_t other;

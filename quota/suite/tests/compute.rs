@@ -79,6 +79,19 @@ fn captures_are_not_disturbed_and_cost_nothing() {
 }
 
 #[test]
+fn each_process_is_told_what_it_used_itself() {
+    let container = limited(COMPUTE_CAP, 500_000);
+    let (mut busy, mut idle) = (start(&container, "stream", 0, MS), start(&container, "idle", 0, MS));
+    let usage = container.program("usage", &["libnvidia-ml.so.1"], &[]);
+    let pids = [busy.id().to_string(), idle.id().to_string()];
+    assert_eq!(container.run(&usage, &[&pids[0], &pids[1]]), "usage ok\n");
+    for child in [&mut busy, &mut idle] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
 fn two_containers_wait_for_each_other_and_each_for_its_own_share() {
     let first = limited(COMPUTE_CAP, 300_000);
     let second = first.neighbour([0x77; 16], &[share(COMPUTE_CAP, 700_000)]);

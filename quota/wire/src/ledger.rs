@@ -16,7 +16,8 @@
 //!          8  pid          4  as the process itself sees it; 0 while it registers
 //!         16  namespace    8  inode of its pid namespace
 //!         64  used[64]     8  bytes in use per GPU
-//!        576  reserved
+//!        576  busy[64]     8  GPU time of late ([`Busy`])
+//!       1088  reserved
 //! ```
 //!
 //! Rules, from which the rest follows:
@@ -33,6 +34,7 @@
 //!    takes makes the others wait until it goes on or is killed.
 //! 5. Memory is reserved before the driver is asked and the lock is never held across a driver call.
 
+mod busy;
 mod compute;
 mod lock;
 mod slots;
@@ -43,6 +45,7 @@ mod usage;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::MAX_GPUS;
+pub use busy::Busy;
 pub use compute::{CREDIT, Compute, Span, at_share};
 pub use usage::{Process, Usage, usage};
 
@@ -127,7 +130,8 @@ struct Slot {
     namespace: AtomicU64,
     reserved2: [AtomicU64; 5],
     used: [AtomicU64; MAX_GPUS],
-    tail: [AtomicU64; 184],
+    busy: [Busy; MAX_GPUS],
+    tail: [AtomicU64; 120],
 }
 
 const _: () = assert!(size_of::<Ledger>() == SIZE && size_of::<Slot>() == SLOT);
@@ -153,6 +157,11 @@ impl Ledger {
     /// The account of time on GPU number `gpu`.
     pub fn compute(&self, gpu: usize) -> Option<&Compute> {
         self.compute.get(gpu)
+    }
+
+    /// What the process in a slot used of the time of GPU number `gpu` of late.
+    pub fn busy(&self, slot: usize, gpu: usize) -> Option<&Busy> {
+        self.slots.get(slot)?.busy.get(gpu)
     }
 
     /// Bytes of GPU number `gpu` in use by the whole container, the unreaped dead included.

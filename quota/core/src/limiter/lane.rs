@@ -580,6 +580,9 @@ impl State {
         if let Some(turn) = grant.turn {
             turn.advance(time, ppm);
         }
+        if let Some(part) = grant.part {
+            part.add(span.from.saturating_add(length), time);
+        }
         self.charged = until;
         self.before = grant.account.charged();
     }

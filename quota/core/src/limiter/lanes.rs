@@ -73,7 +73,8 @@ impl Lanes {
     #[inline]
     pub fn grant(&self, process: &Process, gpu: usize) -> Option<Grant<'static>> {
         let account = process.compute(gpu)?;
-        Some(Grant { page: process.limits(), gpu, account, turn: self.turn(process, gpu, account) })
+        let (part, turn) = (process.part(gpu), self.turn(process, gpu, account));
+        Some(Grant { page: process.limits(), gpu, account, part, turn })
     }
 
     #[inline]

@@ -4,7 +4,8 @@
 //!  0  charged  8  nanoseconds for which the container's kernels were at work, ever
 //!  8  paid     8  CLOCK_MONOTONIC nanoseconds: used time divided by the share reaches up to here
 //! 16  share    8  ppm at which `paid` is reckoned; 0: nobody has looked yet
-//! 24  window  24  when the current window of [`Compute::busy`] began, `charged` then, and the part of the one before (ppm)
+//! 24  busy     8  of late ([`Busy`])
+//! 32  reserved
 //! 48  turn    56  what the container says of itself to the others on the GPU ([`Own`])
 //! 104 reserved
 //! ```
@@ -14,6 +15,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::Busy;
 use crate::turns::Own;
 
 /// Time that a container left unused is not saved up, but for so much of it (nanoseconds on the clock): else whoever
@@ -22,18 +24,16 @@ pub const CREDIT: u64 = 10_000_000;
 
 const WHOLE: u64 = 1_000_000;
 
-/// Over how long it is told how busy a container is, nanoseconds; about what NVIDIA's driver samples.
-const WINDOW: u64 = 500_000_000;
-
 /// One GPU's account.
 #[repr(C)]
 pub struct Compute {
     charged: AtomicU64,
     paid: AtomicU64,
     share: AtomicU64,
-    window: [AtomicU64; 3],
+    busy: Busy,
+    reserved: [AtomicU64; 2],
     own: Own,
-    reserved: [AtomicU64; 19],
+    tail: [AtomicU64; 19],
 }
 
 /// A time for which kernels of one process were at work, in nanoseconds.
@@ -53,12 +53,6 @@ pub const fn at_share(time: u64, ppm: u32) -> u64 {
     (time / ppm).saturating_mul(WHOLE).saturating_add(time % ppm * WHOLE / ppm)
 }
 
-/// `used` of `passed` nanoseconds in ppm, at most all of it.
-const fn part_of(used: u64, passed: u64) -> u64 {
-    let ppm = used as u128 * WHOLE as u128 / if passed == 0 { 1 } else { passed as u128 };
-    if ppm > WHOLE as u128 { WHOLE } else { ppm as u64 }
-}
-
 impl Default for Compute {
     fn default() -> Self {
         Self::new()
@@ -72,9 +66,10 @@ impl Compute {
             charged: AtomicU64::new(0),
             paid: AtomicU64::new(0),
             share: AtomicU64::new(0),
-            window: [const { AtomicU64::new(0) }; 3],
+            busy: Busy::new(),
+            reserved: [const { AtomicU64::new(0) }; 2],
             own: Own::new(),
-            reserved: [const { AtomicU64::new(0) }; 19],
+            tail: [const { AtomicU64::new(0) }; 19],
         }
     }
 
@@ -114,39 +109,13 @@ impl Compute {
             Some(next.min(end.max(paid)))
         };
         let _ = self.paid.fetch_update(Ordering::AcqRel, Ordering::Acquire, pay);
-        self.open_window(span.from.saturating_add(span.length));
+        self.busy.add(span.from.saturating_add(span.length), time);
         time
     }
 
-    /// Begins another window if the current one is over.
-    fn open_window(&self, now: u64) {
-        let [began, before, part] = &self.window;
-        let last = began.load(Ordering::Acquire);
-        let over = now.saturating_sub(last) >= WINDOW;
-        // Of several that find it over one goes on.
-        if over && began.compare_exchange(last, now, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            let charged = self.charged();
-            let used = charged.wrapping_sub(before.swap(charged, Ordering::AcqRel));
-            part.store(part_of(used, now.saturating_sub(last)), Ordering::Release);
-        }
-    }
-
-    /// The part of the GPU's time that the container used of late, in ppm, at CLOCK_MONOTONIC nanoseconds `now`. Who only
-    /// looks changes nothing; a burst that is not over does not count yet.
+    /// The part of the GPU's time that the container used of late, in ppm, at CLOCK_MONOTONIC nanoseconds `now`.
     pub fn busy(&self, now: u64) -> u32 {
-        let [began, before, part] = &self.window;
-        let began = began.load(Ordering::Acquire);
-        if began == 0 {
-            return 0;
-        }
-        let passed = now.saturating_sub(began);
-        let used = self.charged().wrapping_sub(before.load(Ordering::Acquire));
-        if passed >= WINDOW {
-            return part_of(used, passed) as u32;
-        }
-        // What is missing of a whole window is taken from the one before.
-        let earlier = part.load(Ordering::Acquire).min(WHOLE) * (WINDOW - passed) / WHOLE;
-        part_of(used.saturating_add(earlier), WINDOW) as u32
+        self.busy.ppm(now)
     }
 
     /// How long from `now` on the container has to do nothing until what it used is paid for, at a share of `ppm`. What is
@@ -184,28 +153,6 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looks_is_told_how_busy_it_was() {
-        let account = Compute::new();
-        assert_eq!(account.busy(77 * MS), 0);
-        // 30 of every 100 ms, for two seconds.
-        for round in 10..30 {
-            let span = Span { from: round * 100 * MS, length: 30 * MS, before: account.charged() };
-            account.charge(span, 300_000, CREDIT, u64::MAX);
-        }
-        for late in [0, 20, 60] {
-            let busy = account.busy((2930 + late) * MS);
-            assert!((250_000..=360_000).contains(&busy), "{late}: {busy}");
-        }
-        // Then nothing.
-        let later: [u32; 3] = [4000, 6000, 60_000].map(|at| account.busy(at * MS));
-        assert!(later[0] < 100_000 && later[1] < later[0] && later[2] < 5000, "{later:?}");
-        // And all of it: never more than a whole GPU.
-        let span = Span { from: 60_000 * MS, length: 900 * MS, before: account.charged() };
-        account.charge(span, 1_000_000, CREDIT, u64::MAX);
-        assert!(account.busy(60_900 * MS) <= 1_000_000);
-    }
-
-    #[test]
     fn spans_of_several_processes_count_once() {
         let account = Compute::new();
         // Both from 0 to 100; a third worked in the middle of it.
@@ -214,6 +161,13 @@ mod tests {
         assert_eq!(account.charge(whole, 500_000, CREDIT, u64::MAX), 80);
         assert_eq!(account.charge(whole, 500_000, CREDIT, u64::MAX), 0);
         assert_eq!(account.charged(), 100);
+    }
+
+    #[test]
+    fn what_is_charged_is_told_as_busy() {
+        let account = Compute::new();
+        account.charge(Span { from: 1000 * MS, length: 100 * MS, before: 0 }, 250_000, CREDIT, u64::MAX);
+        assert_eq!((account.busy(1100 * MS), account.busy(1499 * MS)), (200_000, 200_000));
     }
 
     #[test]

@@ -155,5 +155,6 @@ impl Slot {
         for used in &self.used {
             used.store(0, Ordering::Relaxed);
         }
+        self.busy.iter().for_each(super::Busy::clear);
     }
 }

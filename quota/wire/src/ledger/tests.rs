@@ -35,7 +35,8 @@ const fn empty() -> Ledger {
                 namespace: ZERO,
                 reserved2: [ZERO; 5],
                 used: [ZERO; MAX_GPUS],
-                tail: [ZERO; 184],
+                busy: [const { Busy::new() }; MAX_GPUS],
+                tail: [ZERO; 120],
             }
         }; MAX_SLOTS],
     }
@@ -177,10 +178,11 @@ fn a_new_owner_of_a_slot_inherits_nothing() {
     let world = World::new();
     let former = world.join(&LEDGER, 0);
     LEDGER.reserve(former, 5, 100, 100, 100, &world).unwrap();
+    LEDGER.busy(0, 5).unwrap().add(1_000_000, 1_000_000);
     world.die(former);
     let owner = world.join(&LEDGER, 0);
     assert_ne!(owner, former);
-    assert_eq!(LEDGER.total(5), 0);
+    assert_eq!((LEDGER.total(5), LEDGER.busy(0, 5).unwrap().ppm(1_000_000)), (0, 0));
 }
 
 #[test]

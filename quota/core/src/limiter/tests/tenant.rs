@@ -99,7 +99,7 @@ impl Node {
     pub(super) fn grant(&self, container: usize) -> Grant<'_> {
         let container = &self.containers[container];
         let turn = container.place.map(|place| Turn::new(place, container.account.own(), &self.shelf));
-        Grant { page: &container.page, gpu: 0, account: &container.account, turn }
+        Grant { page: &container.page, gpu: 0, account: &container.account, part: None, turn }
     }
 
     pub(super) fn charged(&self, container: usize) -> u64 {
