@@ -92,6 +92,25 @@ pub(crate) fn book(process: &Process, gpu: usize, context: u64, owner: u64, byte
     process.allocations.lock().insert(entry);
 }
 
+/// Books the context by which a green one is used. What is allocated in it is the primary's and ends with that; it takes nothing
+/// itself and ends with the green one.
+pub(crate) fn book_in_green(process: &Process, gpu: usize, context: u64, primary: u64, green: u64) {
+    let entry =
+        Entry { key: context, kind: Kind::Context, gpu: gpu as u32, bytes: 0, link: green, owner: primary };
+    process.allocations.lock().insert(entry);
+}
+
+/// A green context has ended, and its lane and that of the context by which it was used.
+pub(crate) fn ended_green(green: u64) {
+    let Some(process) = Process::registered() else { return };
+    let is_its = |entry: &Entry| entry.link == green && entry.key != green;
+    loop {
+        let Some(context) = process.allocations.lock().find(Kind::Context, is_its) else { break };
+        process.allocations.lock().remove(Kind::Context, context.key);
+        compute::ended(process, context.key);
+    }
+}
+
 /// Ends a context: `call` may refuse, or leave it alive.
 pub(crate) fn end(context: u64, call: impl FnOnce() -> Result, is_gone: impl FnOnce() -> bool) -> Result {
     let Some(process) = Process::registered().filter(|_| context != 0) else { return call() };
@@ -198,20 +217,6 @@ pub(crate) unsafe fn create_gl_v2(context: *mut Context, flags: c_uint, device: 
 }
 
 /// # Safety
-/// As `cuCtxDestroy_v2`.
-pub(crate) unsafe fn destroy(context: Context) -> Result {
-    // SAFETY: the caller's promise.
-    end(context as u64, || unsafe { real::cuCtxDestroy_v2(context) }, || true)
-}
-
-/// # Safety
-/// As `cuCtxDestroy`.
-pub(crate) unsafe fn destroy_v1(context: Context) -> Result {
-    // SAFETY: the caller's promise.
-    end(context as u64, || unsafe { real::cuCtxDestroy(context) }, || true)
-}
-
-/// # Safety
 /// As `cuVDPAUCtxCreate`.
 pub(crate) unsafe fn create_vdpau(
     context: *mut Context,
@@ -237,6 +242,20 @@ pub(crate) unsafe fn create_vdpau_v2(
     unsafe {
         create(context, device, || real::cuVDPAUCtxCreate_v2(context, flags, device, display, functions))
     }
+}
+
+/// # Safety
+/// As `cuCtxDestroy_v2`.
+pub(crate) unsafe fn destroy(context: Context) -> Result {
+    // SAFETY: the caller's promise.
+    end(context as u64, || unsafe { real::cuCtxDestroy_v2(context) }, || true)
+}
+
+/// # Safety
+/// As `cuCtxDestroy`.
+pub(crate) unsafe fn destroy_v1(context: Context) -> Result {
+    // SAFETY: the caller's promise.
+    end(context as u64, || unsafe { real::cuCtxDestroy(context) }, || true)
 }
 
 /// # Safety

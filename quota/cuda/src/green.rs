@@ -5,7 +5,7 @@ use core::ffi::{c_uint, c_void};
 
 use fgpu_quota_core::process::Process;
 
-use crate::context::{account, book, end, known, take};
+use crate::context::{account, book, book_in_green, end, ended_green, known, take};
 use crate::driver::{Context, Device, Object, Result, SUCCESS};
 use crate::wrapped::real;
 use crate::{measure, place};
@@ -50,7 +50,11 @@ pub(crate) unsafe fn create(
 /// As `cuGreenCtxDestroy`.
 pub(crate) unsafe fn destroy(context: Object) -> Result {
     // SAFETY: the caller's promise.
-    end(context as u64, || unsafe { real::cuGreenCtxDestroy(context) }, || true)
+    let result = end(context as u64, || unsafe { real::cuGreenCtxDestroy(context) }, || true);
+    if result == SUCCESS {
+        ended_green(context as u64);
+    }
+    result
 }
 
 /// # Safety
@@ -64,13 +68,12 @@ pub(crate) unsafe fn from_green(context: *mut Context, green: Object) -> Result 
     let Some(process) = Process::registered() else { return result };
     // SAFETY: written by the driver, which succeeded.
     let context = unsafe { *context };
-    // What is allocated in it is the primary context's, and ends with that.
     if let Ok(device) = place::in_context(context, place::device)
         && let Some(primary) = known(device)
         && let Ok(gpu) = place::of_device(process, device)
         && context as u64 != green as u64
     {
-        book(process, gpu, context as u64, primary, 0);
+        book_in_green(process, gpu, context as u64, primary, green as u64);
     }
     result
 }

@@ -8,6 +8,7 @@
 //   graph     a graph of eight kernels, captured, launched again and again
 //   threads   four threads with per-thread default streams, and cooperative kernels
 //   events    the program waits by asking an event
+//   green     each kernel in a green context of its own
 //   idle      none at all, for ever
 //   capture   one thread launches, another one captures graphs at the same time, which nothing may disturb
 #include "app.h"
@@ -110,6 +111,13 @@ int main(int argc, char **argv) {
         }
     } else if (!strcmp(shape, "idle")) {
         for (;;) pause();
+    } else if (!strcmp(shape, "green")) {
+        void *green, *in_green, *top;
+        for (; launched < rounds; launched++) {
+            check(cuGreenCtxCreate(&green, NULL, 0, 1) == 0 && cuCtxFromGreenCtx(&in_green, green) == 0);
+            check(cuCtxPushCurrent_v2(in_green) == 0 && launch(NULL) == 0 && cuCtxSynchronize() == 0);
+            check(cuCtxPopCurrent_v2(&top) == 0 && cuGreenCtxDestroy(green) == 0);
+        }
     } else if (!strcmp(shape, "capture")) {
         static _Atomic int done;
         pthread_t other;

@@ -78,6 +78,14 @@ fn captures_are_not_disturbed_and_cost_nothing() {
     assert!(charged >= all / 100 * 90, "{charged} of {all}");
 }
 
+/// Each has a lane while it lives, of which a process has 64.
+#[test]
+fn contexts_that_ended_leave_room_for_others() {
+    let container = limited(COMPUTE_CAP, 900_000);
+    let (all, _, charged) = run(&container, "green", 200 * MS, MS);
+    assert!(charged >= all / 100 * 95, "{charged} of {all}");
+}
+
 #[test]
 fn each_process_is_told_what_it_used_itself() {
     let container = limited(COMPUTE_CAP, 500_000);

@@ -525,9 +525,10 @@ impl Lane {
         }
     }
 
-    /// The context ends, and its events with it. What was under way is charged up to now.
-    pub fn close(&self, now: u64, grant: &Grant<'_>, host: &impl Host) {
-        let Some(held) = self.hold_soon(now, host) else { return };
+    /// The context ends, and its events with it. What was under way is charged up to now. `false`: the state cannot be had,
+    /// and still names those events.
+    pub fn close(&self, now: u64, grant: &Grant<'_>, host: &impl Host) -> bool {
+        let Some(held) = self.hold_soon(now, host) else { return false };
         let state = held.state();
         if self.is_at_work() && !state.pending {
             state.charge(now.saturating_sub(state.from), grant, self.credit());
@@ -543,6 +544,7 @@ impl Lane {
         self.marked.store(0, Ordering::Relaxed);
         self.retired.store(state.covered, Ordering::Release);
         self.at_work.store(0, Ordering::Release);
+        true
     }
 }
 

@@ -13,6 +13,8 @@ use crate::turns;
 
 /// Contexts of one process that are limited by themselves.
 const LANES: usize = 64;
+/// Instead of a context's address: the lane cannot be used again.
+const LOST: usize = 1;
 /// Of a place's word: it was sought, and there is none.
 const NONE: u32 = u32::MAX;
 
@@ -61,11 +63,9 @@ impl Lanes {
     /// A context has ended.
     pub fn close(&self, process: &Process, context: usize, host: &impl Host) {
         let Some((lane, gpu)) = self.find(context) else { return };
-        if let Some(grant) = self.grant(process, gpu) {
-            lane.close(host.now(), &grant, host);
-        }
+        let is_closed = self.grant(process, gpu).is_some_and(|grant| lane.close(host.now(), &grant, host));
         if let Some(of) = self.lanes.iter().find(|of| of.context.load(Ordering::Acquire) == context) {
-            of.context.store(0, Ordering::Release);
+            of.context.store(if is_closed { 0 } else { LOST }, Ordering::Release);
         }
     }
 
