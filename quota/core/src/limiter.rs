@@ -29,6 +29,19 @@
 //! All of it is looked at every [`LOOK`] nanoseconds at most; a launch in between costs a look at the clock. A waiting launch
 //! sleeps and asks again, so a new share is heeded within [`NAP`].
 //!
+//! # What a cap is
+//!
+//! A kernel cannot be interrupted. One of `k` seconds at a share of `s` is paid for after `k / s`, and then the next one goes. A second
+//! that begins with a kernel may so hold one too many: at most `s + k (1 - s)` of it, which is within 3 points for kernels
+//! of up to 33 ms at a share of 10 %, 40 ms at 25 %, 60 ms at 50 % and 300 ms at 90 %. Longer ones could be kept within 3 points by
+//! longer pauses only, and those would cost the share: at 25 % no second may then hold more than two kernels of 100 ms and
+//! four fifths of a third, so each would begin 920 ms after the last but one, which makes 21.7 %. The average is worth more,
+//! and holds for kernels of every length.
+//!
+//! How long a kernel is, is known of those before it. So once more than that goes ahead where short kernels are followed by long
+//! ones: what the host launches before the first of them has ended, at most `MOST`. And where the first ones of a
+//! context are longer than [`PATIENCE`], one goes for each time that this passes.
+//!
 //! # Who can die when
 //!
 //! The words that processes share change one at a time and each says something by itself; nothing is locked, and the
@@ -52,8 +65,8 @@ pub use lanes::Lanes;
 pub const AHEAD: u64 = 4_000_000;
 /// Launches that may go before the lane is looked at again.
 const MOST: u64 = 128;
-/// Launches that may be under way before any has been measured.
-const UNKNOWN: u64 = 4;
+/// Launches that may be under way before any has been measured. A first kernel may be a long one.
+const UNKNOWN: u64 = 1;
 /// How long a launch may go on without another look.
 pub const LOOK: u64 = 250_000;
 /// The longest sleep before everything is looked at anew: a share may have changed.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_SHARE};
 
 use super::contention::percent;
-use super::tenant::{Node, Process, S, SHAPES, Shape, start};
+use super::tenant::{MS, Node, Process, S, SHAPES, Shape, start};
 
 const LONG: u64 = 5 * S;
 
@@ -51,6 +51,19 @@ fn experiments() {
         for percent in [10, 25, 33, 50, 75, 90] {
             let (got, most, charged, _) = alone(shape, percent);
             println!("| {shape:?} | {percent} % | {got:.2} % | {most:.2} % | {charged:.2} % |");
+        }
+    }
+    println!("| kernels | cap | got | most in a second |\n|---|---|---|---|");
+    for length in [20, 40, 60, 100, 250] {
+        for percent in [10, 25, 50, 75, 90] {
+            let (got, most, ..) = alone(Shape::Of(length * MS), percent);
+            println!("| {length} ms | {percent} % | {got:.2} % | {most:.2} % |");
+        }
+    }
+    for (small, large) in [(100, 10), (1000, 100), (1000, 10)] {
+        for percent in [10, 25, 50, 75, 90] {
+            let (got, most, ..) = alone(Shape::Mixed(small, large), percent);
+            println!("| {small} of 20 µs, {large} of 5 ms | {percent} % | {got:.2} % | {most:.2} % |");
         }
     }
     for (name, mode) in [("cap", COMPUTE_CAP), ("share", COMPUTE_SHARE)] {

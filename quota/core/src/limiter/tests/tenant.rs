@@ -48,6 +48,10 @@ pub(super) enum Shape {
     Graphs,
     /// Four threads with default streams of their own, and cooperative kernels that are waited for.
     Threads,
+    /// Kernels of so many nanoseconds in one stream, never waited for.
+    Of(u64),
+    /// By turns so many small ones and so many of 5 ms, never waited for.
+    Mixed(usize, usize),
 }
 
 pub(super) const SHAPES: [Shape; 5] =
@@ -245,6 +249,11 @@ impl Thread {
                 Shape::Small => self.launch(Stream::Shared(0), 20 * US),
                 Shape::ManyStreams => self.launch(Stream::Shared(0x1000 + round % 16 * 0x100), 30 * US),
                 Shape::Graphs => self.launch(Stream::Shared(0x2000), [3 * MS, 200 * US, 900 * US][round % 3]),
+                Shape::Of(nanoseconds) => self.launch(Stream::Shared(0), nanoseconds),
+                Shape::Mixed(small, large) => {
+                    let is_small = round % (small + large) < small;
+                    self.launch(Stream::Shared(0), if is_small { 20 * US } else { 5 * MS });
+                }
                 Shape::Threads => {
                     self.launch(Stream::OwnThread, 400 * US);
                     if round % 8 == 7 {
