@@ -24,7 +24,7 @@ use std::{env, process};
 use fgpu_wire::ledger::{self, Usage};
 use fgpu_wire::limits::{self, COMPUTE_CAP, GpuLimit};
 
-pub use nvidia::{cudart, nvidia_ml_py, nvidia_smi};
+pub use nvidia::{cudart, libc, nvidia_ml_py, nvidia_smi};
 pub use simulated::versions;
 
 /// The nonce of all test grants.

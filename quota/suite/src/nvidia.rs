@@ -13,7 +13,7 @@ fn kept(name: &str) -> PathBuf {
     folder
 }
 
-/// NVIDIA's files as a Debian suite packages them: `libcuda.so`, `libnvidia-ml.so`, `nvidia-smi`.
+/// Files as a Debian suite packages them: NVIDIA's `libcuda.so`, `libnvidia-ml.so` and `nvidia-smi`, and the folder `libc`.
 fn debian(suite: &str, file: &str) -> PathBuf {
     /// One test fetches, the others wait.
     static FETCHING: Mutex<()> = Mutex::new(());
@@ -37,6 +37,11 @@ pub fn nvidia_ml_py() -> PathBuf {
 /// The real nvidia-smi, of the version that the simulated driver has.
 pub fn nvidia_smi() -> PathBuf {
     debian("trixie", "nvidia-smi")
+}
+
+/// The folder with the C library and the loader of a Debian suite.
+pub fn libc(suite: &str) -> PathBuf {
+    debian(suite, "libc")
 }
 
 /// NVIDIA's runtime library out of a package of PyPI, named with its version.
@@ -64,11 +69,16 @@ pub fn cudart(package: &str) -> PathBuf {
 }
 
 impl Container {
-    /// A container over the real libcuda of a Debian suite, with a spy (`c/spy.c`) before ours. There is no GPU, but the
-    /// library answers which functions it has.
-    pub fn spied(suite: &str) -> Self {
+    /// A container over the real libcuda of a Debian suite. There is no GPU, but the library answers which functions it has.
+    pub fn of_debian(suite: &str) -> Self {
         let container = Self::without_driver("gcc", &[]);
         fs::copy(debian(suite, "libcuda.so"), container.path("fgpu/driver/libcuda.so.1")).expect("fetched");
+        container
+    }
+
+    /// Likewise, with a spy (`c/spy.c`) before ours.
+    pub fn spied(suite: &str) -> Self {
+        let container = Self::of_debian(suite);
         fs::create_dir_all(container.path("spy")).expect("ours");
         let out = container.path("spy/libcuda.so.1");
         container.compile("spy.c", &out, &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);
