@@ -88,8 +88,8 @@ lint:
 	cd quota && $(CARGO) fmt --all --check
 	cd tests/driver && $(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	cd quota && $(CARGO) clippy --locked --workspace -- -D warnings
-	cd tests/driver && $(CARGO) clippy --locked --workspace -- -D warnings
+	cd quota && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd tests/driver && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 # Needs cargo-deny (`cargo install --locked cargo-deny`). Advisories need its database, which is fetched.
 deny:

@@ -30,9 +30,9 @@ impl Drop for Node {
 /// Starts a tenant and waits until it works.
 fn tenant(mut command: Command, library: &Path, mib: u64) -> Child {
     command.arg(library).arg(mib.to_string());
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("text");
     assert_eq!(line.trim(), child.id().to_string());
     child
 }
