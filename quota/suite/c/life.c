@@ -343,7 +343,7 @@ int main(int argc, char **argv) {
     const char *what = argv[1];
     int number = argc > 2 ? atoi(argv[2]) : 0;
     if (!strcmp(what, "race")) race(number, 20000, 0);
-    else if (!strcmp(what, "race-large")) race(number, 20000, 1);
+    else if (!strcmp(what, "race-large")) race(number, 5000, 1);
     else if (!strcmp(what, "kill")) kill_randomly(number);
     else if (!strcmp(what, "step-register")) kill_stepwise(nothing, register_first, 1, number);
     else if (!strcmp(what, "step-pair")) kill_stepwise(hold_something, one_pair, 1, number);
