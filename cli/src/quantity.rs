@@ -20,6 +20,14 @@ pub(crate) fn percent(ppm: u64) -> String {
     format!("{whole}.{}%", format!("{rest:04}").trim_end_matches('0'))
 }
 
+/// Parts per million as whole percents, rounded down, for what was measured: `249731` is `24%`.
+pub(crate) fn about(ppm: u64) -> String {
+    match ppm {
+        1..10_000 => "<1%".into(),
+        ppm => format!("{}%", ppm / 10_000),
+    }
+}
+
 /// A duration in its two largest units: `45s`, `3m12s`, `2h05m`, `4d03h`.
 pub(crate) fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -52,6 +60,12 @@ mod tests {
         assert_eq!(percent(1), "0.0001%");
         assert_eq!(percent(125_000), "12.5%");
         assert_eq!(percent(1_000_000), "100%");
+    }
+
+    #[test]
+    fn what_was_measured_has_no_decimals_and_a_little_is_not_nothing() {
+        let all = [0, 1, 9_999, 10_000, 249_731, 999_999, 1_000_000].map(about);
+        assert_eq!(all, ["0%", "<1%", "<1%", "1%", "24%", "99%", "100%"]);
     }
 
     #[test]

@@ -78,13 +78,15 @@ fn of(Waiting { position, waiter, reason, brief }: Waiting, now: u64) -> Waiting
 
 /// The table.
 pub(crate) fn text(queue: &[WaitingStatus], look: &Look) -> String {
+    // Where it is narrow the reason has what the three columns that stay leave over.
+    let reason = look.width.map_or(32, |width| width.saturating_sub(25).clamp(12, 32));
     let mut table = Table::of([
         Column::new("NEXT").right(),
-        Column::new("WAITING").cut(12),
+        Column::new("WAITING").cut(10),
         Column::new("REQUEST").cut(12).drop(1),
         Column::new("OWNER").cut(6).drop(2),
         Column::new("SINCE").right(),
-        Column::new("REASON").cut(32),
+        Column::new("REASON").cut(reason),
     ]);
     for waiting in queue {
         table.row([

@@ -3,11 +3,12 @@
 mod text;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use fgpu_allocator::{Lease, State, Store};
-use fgpu_spec::{Error, Gpu, Inventory, Nonce, Tier};
-use rustix::time::{ClockId, clock_gettime};
+use fgpu_spec::{Compute, Error, Gpu, Inventory, Nonce, Tier};
+use rustix::time::ClockId;
 use serde::Serialize;
 
 use crate::names::Catalogue;
@@ -15,7 +16,7 @@ use crate::node::Node;
 use crate::output::{Output, json};
 use crate::queue::{self, WaitingStatus};
 use crate::screen::Look;
-use crate::used::Used;
+use crate::used::{Used, nanoseconds};
 
 pub(crate) use watch::{interval, watch};
 
@@ -33,14 +34,16 @@ pub(crate) enum Order {
 /// # Errors
 /// What [`Store::leases`] says; `internal` if the answer cannot be encoded.
 pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
-    let (status, failure) = look(node)?;
+    let (status, failure) = look(node, &mut BTreeMap::new())?;
     let text = if as_json { json(&status)? } else { text::text(&status, Order::Age, &Look::of_stdout()) };
     Ok(Output { text, failure, ..Output::default() })
 }
 
-/// The node's status now, and why its GPUs are not known, if they are not.
-fn look(node: &Node) -> Result<(Status, Option<Error>), Error> {
+/// The node's status now, and why its GPUs are not known, if they are not. What was used of the SM time is told since the
+/// look `before`, which becomes this one; where there was none, of late.
+fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Option<Error>), Error> {
     let mut catalogue = Catalogue::default();
+    let mut seen = BTreeMap::new();
     // Somebody who may not make the directory may still ask.
     let store = node.config.state_dir.exists().then(|| Store::open(&node.config.state_dir)).transpose()?;
     let held = match &store {
@@ -48,26 +51,27 @@ fn look(node: &Node) -> Result<(Status, Option<Error>), Error> {
         Some(store) => {
             let held = |lease: Lease| {
                 let nonce = lease.grant.nonce;
-                let used = Used::read(&store.container_dir(&nonce), &nonce, lease.grant.gpus.len());
+                let mut used = Used::read(&store.container_dir(&nonce), &nonce, lease.grant.gpus.len());
+                if let Some(now) = &mut used {
+                    seen.insert(nonce, now.clone());
+                    if let Some(before) = before.get(&nonce) {
+                        *now = std::mem::take(now).since(before);
+                    }
+                }
                 Held { names: catalogue.of(&lease), used, lease }
             };
             store.leases()?.into_iter().map(held).collect()
         }
     };
+    *before = seen;
     let inventory = node.inventory();
-    let (known, now) = (inventory.as_ref().ok(), now());
+    // It counts suspend, as the stamps of leases do.
+    let (known, now) = (inventory.as_ref().ok(), nanoseconds(ClockId::Boottime));
     let mut status = Status::of(known, node.config.reserve_memory, &held, now);
     if let Some(store) = &store {
         status.queue = queue::waiting(node, store, known, now)?;
     }
     Ok((status, inventory.err()))
-}
-
-/// CLOCK_BOOTTIME in ns: it counts suspend and no administrator sets it.
-fn now() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    // Time since boot is never negative.
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 /// A lease with what is known of its container besides.
@@ -101,6 +105,8 @@ struct GpuStatus {
     /// What containers with a limit have in use.
     used_memory: u64,
     granted_cores_ppm: u64,
+    /// What containers used of late; none if there are some and it is measured of none of them.
+    used_cores_ppm: Option<u64>,
     /// Whether one container has it for itself.
     exclusive: bool,
     leases: usize,
@@ -139,6 +145,10 @@ struct ShareStatus {
     /// Unknown where nothing is limited.
     used_memory: Option<u64>,
     cores_ppm: u32,
+    /// The part of the GPU's SM time that was used of late, or since the look before; unknown where it is not limited.
+    used_cores_ppm: Option<u32>,
+    /// Nanoseconds of SM time, ever; unknown likewise.
+    used_cores_ns: Option<u64>,
 }
 
 impl Status {
@@ -161,6 +171,11 @@ impl Status {
                 granted_memory: on().map(|(_, share)| share.memory).sum(),
                 used_memory: on().filter_map(|(_, share)| share.used_memory).sum(),
                 granted_cores_ppm: on().map(|(_, share)| u64::from(share.cores_ppm)).sum(),
+                used_cores_ppm: {
+                    let measured: Vec<_> = on().filter_map(|(_, share)| share.used_cores_ppm).collect();
+                    let nobody_knows = measured.is_empty() && on().next().is_some();
+                    (!nobody_knows).then(|| measured.into_iter().map(u64::from).sum())
+                },
                 exclusive: on().any(|(lease, _)| lease.exclusive),
                 leases: leases
                     .iter()
@@ -180,13 +195,17 @@ impl Status {
 impl LeaseStatus {
     fn of(held: &Held, gpus: &[Gpu], now: u64) -> Self {
         let Held { lease, names, used } = held;
+        // Launches are counted only where they are limited.
+        let timed = used.as_ref().filter(|_| lease.grant.compute != Compute::Off);
         let share = |(number, share): (usize, &fgpu_spec::GrantedGpu)| ShareStatus {
             index: gpus.iter().find(|gpu| gpu.uuid == share.uuid).map(|gpu| gpu.index),
             uuid: share.uuid.clone(),
             mig: share.mig.as_ref().map(|slice| slice.name.clone()),
             memory: share.memory,
-            used_memory: used.as_ref().map(|used| used.of(number)),
+            used_memory: used.as_ref().map(|used| used.memory(number)),
             cores_ppm: share.cores_ppm,
+            used_cores_ppm: timed.map(|used| used.busy(number)),
+            used_cores_ns: timed.map(|used| used.time(number)),
         };
         let made = SystemTime::UNIX_EPOCH + Duration::from_nanos(lease.wall);
         Self {

@@ -1,4 +1,4 @@
-//! How much device memory the processes of a container have in use, from its ledger.
+//! How much device memory and SM time the processes of a container use, from its ledger.
 
 use std::fs::File;
 use std::io;
@@ -9,39 +9,88 @@ use fgpu_spec::Nonce;
 use fgpu_wire::ledger;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use rustix::time::{ClockId, clock_gettime};
 
-/// Bytes in use, per GPU of a grant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Used(Vec<u64>);
+/// What a container has in use of each GPU of its grant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Used {
+    gpus: Vec<Gpu>,
+    /// When it was looked, CLOCK_MONOTONIC in ns: the clock of the ledger.
+    at: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Gpu {
+    /// Bytes.
+    memory: u64,
+    /// Nanoseconds of the GPU, ever.
+    time: u64,
+    /// The part of the GPU's time of late, ppm.
+    busy: u32,
+}
 
 impl Used {
-    /// What the living processes of a grant have in use. `None` if there is no ledger: nothing is limited, or the
-    /// container has just ended.
+    /// What the processes of a grant have in use. `None` if there is no ledger: nothing is limited, or the container has
+    /// just ended.
     pub(crate) fn read(folder: &Path, nonce: &Nonce, gpus: usize) -> Option<Self> {
         let file = File::open(folder.join("ledger")).ok()?;
         let bytes = read(&file).ok()?;
+        let at = nanoseconds(ClockId::Monotonic);
         let usage = ledger::usage(&bytes).filter(|usage| usage.nonce() == nonce.0)?;
-        let mut used = vec![0_u64; gpus];
+        let time = |gpu| Gpu { memory: 0, time: usage.compute(gpu), busy: usage.busy(gpu, at) };
+        let mut used: Vec<Gpu> = (0..gpus).map(time).collect();
         for process in usage.processes().filter(|process| process.used.iter().any(|used| *used > 0)) {
             // Of a process that was killed the amount stays until the next one comes; its lock does not.
             if is_locked(&file, process.slot) {
                 for (sum, one) in used.iter_mut().zip(process.used) {
-                    *sum = sum.saturating_add(one);
+                    sum.memory = sum.memory.saturating_add(one);
                 }
             }
         }
-        Some(Self(used))
+        Some(Self { gpus: used, at })
+    }
+
+    /// The same, busy with what was used since `before`.
+    pub(crate) fn since(mut self, before: &Self) -> Self {
+        let passed = u128::from(self.at.saturating_sub(before.at)).max(1);
+        for (gpu, before) in self.gpus.iter_mut().zip(&before.gpus) {
+            let part = u128::from(gpu.time.saturating_sub(before.time)) * 1_000_000 / passed;
+            gpu.busy = u32::try_from(part).unwrap_or(u32::MAX).min(1_000_000);
+        }
+        self
     }
 
     #[cfg(test)]
-    pub(crate) fn for_test(used: Vec<u64>) -> Self {
-        Self(used)
+    pub(crate) fn for_test(used: impl IntoIterator<Item = (u64, u32)>) -> Self {
+        let gpu = |(memory, busy)| Gpu { memory, time: u64::from(busy) * 1000, busy };
+        Self { gpus: used.into_iter().map(gpu).collect(), at: 0 }
     }
 
-    /// Bytes of the grant's GPU number `gpu`.
-    pub(crate) fn of(&self, gpu: usize) -> u64 {
-        self.0.get(gpu).copied().unwrap_or(0)
+    fn gpu(&self, number: usize) -> Gpu {
+        self.gpus.get(number).copied().unwrap_or_default()
     }
+
+    /// Bytes of the grant's GPU number `gpu`, by living processes.
+    pub(crate) fn memory(&self, gpu: usize) -> u64 {
+        self.gpu(gpu).memory
+    }
+
+    /// Nanoseconds of that GPU, ever.
+    pub(crate) fn time(&self, gpu: usize) -> u64 {
+        self.gpu(gpu).time
+    }
+
+    /// The part of that GPU's time that was used of late, ppm. Work that is under way counts when it is done.
+    pub(crate) fn busy(&self, gpu: usize) -> u32 {
+        self.gpu(gpu).busy
+    }
+}
+
+/// A clock that is not set by anybody, in ns.
+pub(crate) fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    // Such clocks are never negative.
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 /// The ledger, of which only what was ever used is read: it is large and mostly nothing.
@@ -99,7 +148,8 @@ mod tests {
     fn only_the_living_count() {
         let folder = ledger(5 << 30);
         let used = || Used::read(folder.path(), &NONCE, 2).unwrap();
-        assert_eq!(used(), Used(vec![0, 0]), "nobody holds a slot");
+        let memory = || [0, 1, 7].map(|gpu| used().memory(gpu));
+        assert_eq!(memory(), [0, 0, 0], "nobody holds a slot");
         // Another process: one's own locks are not in one's way. It holds byte 2 until its input ends.
         let script = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 2); \
                       print(flush=True); sys.stdin.read()";
@@ -111,11 +161,30 @@ mod tests {
             .spawn()
             .unwrap();
         io::Read::read_exact(&mut holder.stdout.take().unwrap(), &mut [0]).unwrap();
-        assert_eq!(used(), Used(vec![0, 5 << 30]));
-        assert_eq!(used().of(7), 0);
+        assert_eq!(memory(), [0, 5 << 30, 0]);
         drop(holder.stdin.take());
         holder.wait().unwrap();
-        assert_eq!(used(), Used(vec![0, 0]));
+        assert_eq!(memory(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn time_is_told_as_it_is_charged() {
+        let folder = ledger(0);
+        let charge = |nanoseconds: u64| {
+            let file = File::options().write(true).open(folder.path().join("ledger")).unwrap();
+            file.write_all_at(&nanoseconds.to_ne_bytes(), (ledger::COMPUTE_AT + ledger::COMPUTE) as u64)
+                .unwrap();
+        };
+        let used = || Used::read(folder.path(), &NONCE, 2).unwrap();
+        charge(1_000_000);
+        let first = used();
+        assert_eq!((first.time(1), first.busy(1), first.time(0)), (1_000_000, 0, 0), "no window has begun");
+        // A second later, of which it had 300 ms; and the same after no time at all.
+        charge(301_000_000);
+        let second = Used { at: first.at + 1_000_000_000, ..used() };
+        assert_eq!(second.clone().since(&first).busy(1), 300_000);
+        assert_eq!(Used { at: first.at, ..second.clone() }.since(&first).busy(1), 1_000_000);
+        assert_eq!(first.since(&second).busy(1), 0, "a ledger that was set back");
     }
 
     #[test]

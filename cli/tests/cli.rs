@@ -314,7 +314,7 @@ fn status_shows_the_grants() {
     assert!(node.good(&["status"]).ends_with("No container holds a share.\n"));
     let lease = node.lease("web", Process::current().unwrap());
     let shown = node.good(&["status"]);
-    assert!(shown.contains("test/web     0     -  5.8 GiB  25%  quota"), "{shown}");
+    assert!(shown.contains("test/web     0     -  5.8 GiB     -  25%  quota"), "{shown}");
     let status = node.json(&["status", "--json"]);
     assert_eq!(status["gpus"][0]["granted_cores_ppm"], 250_000);
     assert_eq!(status["leases"][0]["grant"], lease.grant.nonce.to_string());

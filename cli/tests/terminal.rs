@@ -98,10 +98,10 @@ fn a_watch_ends_with_the_terminal_as_it_was() {
     let node = Node::new();
     let mut terminal = Terminal::start(node.command(&["status", "--watch", "60"]), 80, 24);
     let first = terminal.read_until("No container holds a share.");
-    assert!(first.contains("\u{1b}[?1049h\u{1b}[?25l"), "{first:?}");
+    assert!(first.contains("\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l"), "{first:?}");
     let pid = rustix::process::Pid::from_child(&terminal.child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let (rest, code) = terminal.read_all();
-    assert!(rest.ends_with("\u{1b}[?25h\u{1b}[?1049l"), "{rest:?}");
+    assert!(rest.ends_with("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l"), "{rest:?}");
     assert_eq!(code, Some(0));
 }

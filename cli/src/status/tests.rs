@@ -14,7 +14,7 @@ use crate::names::Names;
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-fn gpu(index: u32, model: &str, gib: u64) -> Gpu {
+pub(crate) fn gpu(index: u32, model: &str, gib: u64) -> Gpu {
     Gpu {
         uuid: format!("GPU-{index:08x}-4a1c-5e60-b0d1-0123456789ab"),
         index,
@@ -30,7 +30,7 @@ fn gpu(index: u32, model: &str, gib: u64) -> Gpu {
     }
 }
 
-fn inventory(gpus: Vec<Gpu>) -> Inventory {
+pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
     Inventory {
         version: 1,
         boot_id: String::new(),
@@ -103,7 +103,7 @@ fn crowd(gpus: u32, containers: u64) -> Status {
         Held {
             lease,
             names: Names { name, image: Some(image[number as usize % 3].into()) },
-            used: Some(Used::for_test(vec![number * 7 * MIB])),
+            used: Some(Used::for_test([(number * 7 * MIB, (number % 11 * 1000) as u32)])),
         }
     };
     let held: Vec<_> = (0..containers).map(container).collect();
@@ -115,34 +115,35 @@ fn tenants() -> Status {
     let model = "NVIDIA H100 80GB HBM3";
     let inventory = inventory((0..4).map(|index| gpu(index, model, 80)).collect());
     let mut seconds = 0;
-    let mut container = |id: &str, name: &str, image: &str, owner: &str, shares: &[(u32, u64, u32, u64)]| {
-        seconds += 40_111;
-        let indices: Vec<u32> = shares.iter().map(|share| share.0).collect();
-        let mut lease = lease(&format!("{id}{}", "0".repeat(52)), &indices, false);
-        for (share, (_, memory, cores, _)) in lease.grant.gpus.iter_mut().zip(shares) {
-            (share.memory, share.cores_ppm) = (memory * GIB, cores * 10_000);
-        }
-        lease.owner = Some(owner.to_owned()).filter(|owner| !owner.is_empty());
-        lease.created = seconds * 1_000_000_000;
-        let used = shares.iter().map(|share| share.3 * GIB / 10).collect();
-        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let names = Names { name: some(name), image: some(image) };
-        Held { lease, names, used: Some(Used::for_test(used)) }
-    };
+    let mut container =
+        |id: &str, name: &str, image: &str, owner: &str, shares: &[(u32, u64, u32, u64, u32)]| {
+            seconds += 40_111;
+            let indices: Vec<u32> = shares.iter().map(|share| share.0).collect();
+            let mut lease = lease(&format!("{id}{}", "0".repeat(52)), &indices, false);
+            for (share, (_, memory, cores, ..)) in lease.grant.gpus.iter_mut().zip(shares) {
+                (share.memory, share.cores_ppm) = (memory * GIB, cores * 10_000);
+            }
+            lease.owner = Some(owner.to_owned()).filter(|owner| !owner.is_empty());
+            lease.created = seconds * 1_000_000_000;
+            let used = shares.iter().map(|share| (share.3 * GIB / 10, share.4 * 10_000));
+            let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+            let names = Names { name: some(name), image: some(image) };
+            Held { lease, names, used: Some(Used::for_test(used)) }
+        };
     let mut held = vec![
-        container("3f1c0a9b2d11", "chat", "vllm/vllm-openai:v0.6", "assistants", &[(0, 40, 50, 371)]),
-        container("9ab27e0c41d3", "embeddings", "text-embeddings:1.5", "search", &[(0, 20, 25, 93)]),
-        container("c07d15aa9f02", "jupyter-mia", "jupyter/base-notebook", "research", &[(1, 10, 12, 41)]),
-        container("11d49be6c7a0", "jupyter-ben", "jupyter/base-notebook", "research", &[(1, 10, 12, 0)]),
-        container("70f8a2c3e914", "whisper", "whisper-server:2", "media", &[(1, 26, 33, 188)]),
+        container("3f1c0a9b2d11", "chat", "vllm/vllm-openai:v0.6", "assistants", &[(0, 40, 50, 371, 47)]),
+        container("9ab27e0c41d3", "embeddings", "text-embeddings:1.5", "search", &[(0, 20, 25, 93, 11)]),
+        container("c07d15aa9f02", "jupyter-mia", "jupyter/base-notebook", "research", &[(1, 10, 12, 41, 12)]),
+        container("11d49be6c7a0", "jupyter-ben", "jupyter/base-notebook", "research", &[(1, 10, 12, 0, 0)]),
+        container("70f8a2c3e914", "whisper", "whisper-server:2", "media", &[(1, 26, 33, 188, 21)]),
         container(
             "e51b60d7fa28",
             "finetune",
             "nvidia/pytorch:24.10",
             "research",
-            &[(2, 80, 100, 702), (3, 40, 50, 355)],
+            &[(2, 80, 100, 702, 98), (3, 40, 50, 355, 50)],
         ),
-        container("5c3a98e1b046", "ci-4711", "cuda:12.4-devel", "", &[(3, 8, 10, 3)]),
+        container("5c3a98e1b046", "ci-4711", "cuda:12.4-devel", "", &[(3, 8, 10, 3, 0)]),
     ];
     held[0].lease.created = 1_000_000_000;
     let mut status = Status::of(Some(&inventory), 0, &held, 1_000_000_000 * 300_000);
@@ -156,7 +157,7 @@ fn at(width: usize) -> Look {
 
 /// Compares with the file, or writes it.
 #[track_caller]
-fn assert_kept(path: &Path, text: &str) {
+pub(crate) fn assert_kept(path: &Path, text: &str) {
     if std::env::var_os("FGPU_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
@@ -278,15 +279,38 @@ fn hostile_names_do_nothing_to_the_terminal() {
 }
 
 #[test]
+fn time_that_is_not_limited_is_not_measured_and_says_so() {
+    let mut limited = held(lease("a", &[0], false));
+    limited.used = Some(Used::for_test([(5 * GIB, 300_000)]));
+    let mut free = held(lease("b", &[0, 1], false));
+    free.used = Some(Used::for_test([(GIB, 0), (GIB, 0)]));
+    free.lease.grant.compute = Compute::Off;
+    let gpus = (0..2).map(|index| gpu(index, "A100", 40)).collect();
+    let status = Status::of(Some(&inventory(gpus)), 0, &[limited, free], 61_000_000_000);
+    assert_eq!(status.gpus.iter().map(|gpu| gpu.used_cores_ppm).collect::<Vec<_>>(), [Some(300_000), None]);
+    assert_kept(&snapshot("not-measured.txt"), &text::text(&status, Order::Age, &at(100)));
+    let value = serde_json::to_value(&status).unwrap();
+    let share = &value["leases"][1]["gpus"][0];
+    assert_eq!(
+        (&share["used_memory"], &share["used_cores_ppm"], &share["used_cores_ns"]),
+        (&GIB.into(), &serde_json::Value::Null, &serde_json::Value::Null)
+    );
+}
+
+#[test]
 fn the_json_has_exact_amounts() {
     let mut container = held(lease("web", &[1], false));
-    container.used = Some(Used::for_test(vec![5]));
+    container.used = Some(Used::for_test([(5, 240_000)]));
     container.names = Names { name: Some("shop".into()), image: None };
     let gpus = (0..2).map(|index| gpu(index, "A100", 40)).collect();
     let status = Status::of(Some(&inventory(gpus)), 0, &[container], 61_000_000_000);
     let value = serde_json::to_value(&status).unwrap();
     assert_eq!(value["gpus"][1]["granted_memory"], 10 * GIB);
     assert_eq!(value["gpus"][1]["used_memory"], 5);
+    assert_eq!(
+        (&value["gpus"][1]["used_cores_ppm"], &value["gpus"][0]["used_cores_ppm"]),
+        (&240_000.into(), &0.into())
+    );
     assert_eq!(value["gpus"][1]["granted_cores_ppm"], 250_000);
     let lease = &value["leases"][0];
     assert_eq!((&lease["namespace"], &lease["container"]), (&"moby".into(), &"web".into()));
@@ -295,5 +319,7 @@ fn the_json_has_exact_amounts() {
     assert_eq!((&lease["tier"], &lease["state"]), (&"quota".into(), &"active".into()));
     assert_eq!((&lease["held_seconds"], &lease["init_pid"]), (&60.into(), &4711.into()));
     assert_eq!(lease["since"], "2026-09-21T14:13:20Z");
+    assert_eq!(lease["gpus"][0]["used_cores_ppm"], 240_000);
+    assert_eq!(lease["gpus"][0]["used_cores_ns"], 240_000_000);
     assert_eq!((&lease["gpus"][0]["index"], &lease["gpus"][0]["used_memory"]), (&1.into(), &5.into()));
 }

@@ -4,7 +4,7 @@ use fgpu_allocator::State;
 
 use crate::bar::{self, Bar};
 use crate::output::word;
-use crate::quantity::{bytes, duration, percent};
+use crate::quantity::{about, bytes, duration, percent};
 use crate::queue;
 use crate::screen::{FAINT, Look, STRONG, WARNING, WRONG};
 use crate::table::{Cell, Column, Table, paint, plain};
@@ -36,18 +36,18 @@ fn head(status: &Status, look: &Look) -> String {
         1 => format!("1 {one}"),
         number => format!("{number} {one}s"),
     };
-    let mut parts = vec![count(status.gpus.len(), "GPU"), count(status.leases.len(), "container")];
+    let fits = |length: usize| look.width.is_none_or(|width| length <= width);
+    let mut words = [count(status.gpus.len(), "GPU"), count(status.leases.len(), "container")].join(", ");
     if !status.queue.is_empty() {
-        parts.push(format!("{} waiting", status.queue.len()));
+        words += &format!(", {} waiting", status.queue.len());
     }
-    if let Some(version) = &status.driver_version {
-        parts.push(format!("driver {}", plain(version)));
-    }
+    let driver = status.driver_version.as_ref().map(|version| format!(", driver {}", plain(version)));
+    words += &driver.filter(|driver| fits(words.len() + driver.len())).unwrap_or_default();
     let mut line = String::new();
-    paint(&mut line, &parts.join(", "), STRONG, look);
+    paint(&mut line, &words, STRONG, look);
     let legend = bar::signs(look).into_iter().zip(["used", "granted", "free"]);
-    let length = parts.join(", ").len() + legend.clone().map(|(_, word)| word.len() + 4).sum::<usize>();
-    if look.width.is_none_or(|width| length <= width) && !status.gpus.is_empty() {
+    let length = words.len() + legend.clone().map(|(_, word)| word.len() + 4).sum::<usize>();
+    if fits(length) && !status.gpus.is_empty() {
         for ((sign, style), word) in legend {
             line.push_str("  ");
             paint(&mut line, sign, style, look);
@@ -60,15 +60,16 @@ fn head(status: &Status, look: &Look) -> String {
 fn gpus(gpus: &[GpuStatus], look: &Look) -> String {
     let mut table = Table::of([
         Column::new("GPU").right(),
-        Column::new("MODEL").cut(10),
+        Column::new("MODEL").cut(10).drop(3),
         Column::new("MEMORY").cut(SHORT_BAR).grow(40).drop(1),
         Column::new("USED").right(),
         Column::new("GRANTED").right(),
         Column::new("FREE").right(),
-        Column::new("SMS").grow(24).extra(2),
+        Column::new("SMS").grow(24).extra(4),
+        Column::new("BUSY").right().drop(2),
         Column::new("SM").right(),
-        Column::new("CONTAINERS").right().extra(3),
-        Column::new("UUID").extra(4),
+        Column::new("CONTAINERS").right().extra(5),
+        Column::new("UUID").extra(6),
     ]);
     for gpu in gpus {
         table.row(gpu_row(gpu));
@@ -79,25 +80,26 @@ fn gpus(gpus: &[GpuStatus], look: &Look) -> String {
 fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
     let index = Cell::styled(gpu.index.to_string(), STRONG);
     if gpu.mig_enabled {
-        let none = || Cell::styled("-", FAINT);
         let note = Cell::styled(if gpu.leases > 0 { "MIG" } else { "MIG, no slice granted" }, FAINT);
-        let uuid = Cell::styled(&gpu.uuid, FAINT);
         return vec![
             index,
             model(gpu),
             note,
-            none(),
+            unknown(),
             Cell::from(bytes(gpu.granted_memory)),
-            none(),
+            unknown(),
             Cell::from(""),
-            none(),
+            unknown(),
+            unknown(),
             Cell::from(gpu.leases.to_string()),
-            uuid,
+            Cell::styled(&gpu.uuid, FAINT),
         ];
     }
     let memory =
         Bar { used: gpu.used_memory, granted: gpu.granted_memory, whole: gpu.usable_memory, usual: BAR };
-    let cores = Bar { used: 0, granted: gpu.granted_cores_ppm, whole: 1_000_000, usual: BAR };
+    // Time that nobody else wants may be used beyond what is granted.
+    let busy = gpu.used_cores_ppm.unwrap_or(0);
+    let cores = Bar { used: busy, granted: gpu.granted_cores_ppm.max(busy), whole: 1_000_000, usual: BAR };
     let free = match gpu.exclusive {
         true => Cell::styled("exclusive", WARNING),
         false => Cell::from(bytes(gpu.usable_memory.saturating_sub(gpu.granted_memory))),
@@ -110,10 +112,16 @@ fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
         Cell::from(bytes(gpu.granted_memory)),
         free,
         Cell::Bar(cores),
+        gpu.used_cores_ppm.map_or_else(unknown, |busy| Cell::from(about(busy))),
         Cell::from(percent(gpu.granted_cores_ppm)),
         Cell::from(gpu.leases.to_string()),
         Cell::styled(&gpu.uuid, FAINT),
     ]
+}
+
+/// What nobody measures.
+fn unknown() -> Cell {
+    Cell::styled("-", FAINT)
 }
 
 /// The model without what all of them are called.
@@ -123,18 +131,19 @@ fn model(gpu: &GpuStatus) -> Cell {
 
 fn leases(leases: &[LeaseStatus], order: Order, look: &Look) -> String {
     let mut table = Table::of([
-        Column::new("CONTAINER").cut(12),
+        Column::new("CONTAINER").cut(8),
         Column::new("ID").extra(9),
-        Column::new("IMAGE").cut(12).drop(4),
+        Column::new("IMAGE").cut(12).drop(5),
         Column::new("GPU").right(),
-        Column::new("SLICE").drop(6),
+        Column::new("SLICE").drop(7),
         Column::new("USED").right(),
         Column::new("MEMORY").right(),
+        Column::new("BUSY").right().drop(1),
         Column::new("SM").right(),
-        Column::new("TIER").drop(2),
-        Column::new("OWNER").cut(6).drop(3),
-        Column::new("SINCE").right().drop(1),
-        Column::new("STATE").drop(5),
+        Column::new("TIER").drop(3),
+        Column::new("OWNER").cut(6).drop(4),
+        Column::new("SINCE").right().drop(2),
+        Column::new("STATE").drop(6),
     ]);
     let mut sorted: Vec<&LeaseStatus> = leases.iter().collect();
     if order == Order::Use {
@@ -147,7 +156,15 @@ fn leases(leases: &[LeaseStatus], order: Order, look: &Look) -> String {
             table.row(lease_row(lease, share, place == 0));
         }
     }
-    table.fitted(look)
+    let mut text = table.fitted(look);
+    // Of one that is being made nobody knows yet, either.
+    let made = leases.iter().filter(|lease| lease.state == State::Active);
+    let measured = |share: &ShareStatus| share.used_memory.is_some() && share.used_cores_ppm.is_some();
+    if !made.flat_map(|lease| &lease.gpus).all(measured) {
+        paint(&mut text, "-: not limited, and so not measured", FAINT, look);
+        text.push('\n');
+    }
+    text
 }
 
 /// The container's other GPUs go below the first, without repeating whose they are.
@@ -162,7 +179,7 @@ fn lease_row(lease: &LeaseStatus, share: &ShareStatus, first: bool) -> Vec<Cell>
     let used = match share.used_memory {
         Some(used) if used > share.memory => Cell::styled(bytes(used), WRONG),
         Some(used) => Cell::from(bytes(used)),
-        None => Cell::styled("-", FAINT),
+        None => unknown(),
     };
     vec![
         once(Cell::styled(name, STRONG)),
@@ -172,6 +189,7 @@ fn lease_row(lease: &LeaseStatus, share: &ShareStatus, first: bool) -> Vec<Cell>
         Cell::from(share.mig.as_deref().unwrap_or_default()),
         used,
         Cell::from(bytes(share.memory)),
+        share.used_cores_ppm.map_or_else(unknown, |busy| Cell::from(about(busy.into()))),
         Cell::from(percent(share.cores_ppm.into())),
         once(Cell::from(word(&lease.tier))),
         once(known(lease.owner.as_ref())),

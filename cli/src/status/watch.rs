@@ -1,5 +1,6 @@
 //! `fgpu status --watch` and `fgpu top`: the status, drawn again and again.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,9 +16,10 @@ use crate::screen::Look;
 
 use super::{Order, look, text};
 
-/// A screen of its own, and no cursor on it; and back (xterm, "Alternate screen buffer").
-const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
-const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+/// A screen of its own, no cursor on it, and lines that are too long end at its edge; and back (xterm, "Alternate Screen
+/// Buffer", DECTCEM, DECAWM).
+const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
+const LEAVE: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 /// To the first column of the first line; and: forget the rest of the line, of the screen.
 const HOME: &str = "\u{1b}[H";
 const LINE_END: &str = "\u{1b}[K\r\n";
@@ -37,15 +39,16 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 /// As [`super::run`] says at the first look; later ones are drawn in place of the status.
 pub(crate) fn watch(node: &Node, order: Order, interval: Duration) -> Result<Output, Error> {
     let failed = |error: io::Error| Error::new(Code::Internal, format!("cannot watch: {error}"));
-    look(node)?;
+    let mut before = BTreeMap::new();
+    let mut looked = Ok(look(node, &mut before)?);
     let signals = Signals::new().map_err(failed)?;
     let mut screen = Screen::new(io::stdout());
     loop {
         let layout = Look::of_stdout();
-        let frame = match look(node) {
+        let frame = match &looked {
             Ok((status, failure)) => {
-                let failure = failure.map(|error| format!("\n{error}\n")).unwrap_or_default();
-                text::text(&status, order, &layout) + &failure
+                let failure = failure.as_ref().map(|error| format!("\n{error}\n")).unwrap_or_default();
+                text::text(status, order, &layout) + &failure
             }
             Err(error) => format!("{error}\n"),
         };
@@ -53,10 +56,21 @@ pub(crate) fn watch(node: &Node, order: Order, interval: Duration) -> Result<Out
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Output::default()),
             drawn => drawn.map_err(failed)?,
         }
-        if signals.wait(interval).map_err(failed)? {
-            return Ok(Output::default());
+        match signals.wait(interval).map_err(failed)? {
+            Woken::Ended => return Ok(Output::default()),
+            // The same once more: how much was used in the moments since would say little.
+            Woken::Resized => {}
+            Woken::Time => looked = look(node, &mut before),
         }
     }
+}
+
+/// Why a wait is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    Time,
+    Resized,
+    Ended,
 }
 
 /// The signals that end it, and the one for a terminal of another size.
@@ -70,15 +84,19 @@ impl Signals {
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// Waits, and says whether it is over.
-    fn wait(&self, interval: Duration) -> io::Result<bool> {
+    /// Waits for the next of them, or as long as that.
+    fn wait(&self, interval: Duration) -> io::Result<Woken> {
         let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
         let resized = Signal::SIGWINCH as u32;
-        Ok(self.0.read_signal()?.is_some_and(|signal| signal.ssi_signo != resized))
+        Ok(match self.0.read_signal()? {
+            None => Woken::Time,
+            Some(signal) if signal.ssi_signo == resized => Woken::Resized,
+            Some(_) => Woken::Ended,
+        })
     }
 }
 

@@ -51,7 +51,12 @@ impl Windows {
 
 impl Busy {
     pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self::of(0)
+    }
+
+    /// A copy of what stands in a file.
+    pub(super) const fn of(word: u64) -> Self {
+        Self(AtomicU64::new(word))
     }
 
     /// Adds `length` nanoseconds of work that ended at `end` (CLOCK_MONOTONIC, nanoseconds).

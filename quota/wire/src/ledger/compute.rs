@@ -36,6 +36,9 @@ pub struct Compute {
     tail: [AtomicU64; 19],
 }
 
+/// Where [`Busy`] is in an account, bytes.
+pub(super) const BUSY_AT: usize = core::mem::offset_of!(Compute, busy);
+
 /// A time for which kernels of one process were at work, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {

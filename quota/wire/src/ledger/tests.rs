@@ -354,8 +354,14 @@ fn the_host_reads_what_the_layout_says() {
     put(20480 + 4 * 2048 + 8, 4242);
     put(20480 + 4 * 2048 + 16, NAMESPACE);
     put(20480 + 4 * 2048 + 64 + 2 * 8, 77); // of GPU 2
+    // GPU 2: half of the window before number 3, then 100 of 200 ms.
+    put(4096 + 2 * 256, 350_000_000);
+    put(4096 + 2 * 256 + 24, 3 << 40 | 100_000 << 20 | 250_000);
     let read = usage(&bytes).unwrap();
     assert_eq!((read.total(2), read.total(0)), (77, 0));
+    assert_eq!((read.compute(2), read.compute(0), read.compute(64)), (350_000_000, 0, 0));
+    assert_eq!((read.busy(2, 1_700_000_000), read.busy(0, 7), read.busy(64, 7)), (500_000, 0, 0));
+    assert_eq!(read.busy(2, 11_500_000_000), 0, "long ago");
     let process = read.processes().next().unwrap();
     assert_eq!((process.slot, process.pid, process.namespace, process.used[2]), (4, 4242, NAMESPACE, 77));
     assert!(usage(&bytes[1..]).is_none());

@@ -1,6 +1,7 @@
 //! The host's view of a ledger: bytes read from the file, no mapping, no lock.
 
-use super::{COMPUTE, COMPUTE_AT, FREE, MAGIC, MAX_SLOTS, SIZE, USED_AT, VERSION, slot_at};
+use super::compute::BUSY_AT;
+use super::{Busy, COMPUTE, COMPUTE_AT, FREE, MAGIC, MAX_SLOTS, SIZE, USED_AT, VERSION, slot_at};
 use crate::MAX_GPUS;
 
 /// One process with a slot.
@@ -44,6 +45,12 @@ impl<'a> Usage<'a> {
     /// Nanoseconds of GPU number `gpu` that the container has used, ever.
     pub fn compute(&self, gpu: usize) -> u64 {
         if gpu < MAX_GPUS { self.long(COMPUTE_AT + gpu * COMPUTE) } else { 0 }
+    }
+
+    /// The part of the time of GPU number `gpu` that the container used of late, as [`Busy::ppm`] says, ppm.
+    pub fn busy(&self, gpu: usize, now: u64) -> u32 {
+        let word = if gpu < MAX_GPUS { self.long(COMPUTE_AT + gpu * COMPUTE + BUSY_AT) } else { 0 };
+        Busy::of(word).ppm(now)
     }
 
     /// The processes that have a slot, in the order of their slots.
