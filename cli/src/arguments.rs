@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::{doctor, driver, resize, run, setup, share, status, wait};
+use crate::{doctor, driver, find, resize, run, setup, share, status, wait};
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -122,8 +122,7 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
 
-        /// A container id or its beginning, NAMESPACE/ID, or the grant (32 hex digits) of `fgpu status --json`
-        #[arg(value_name = "CONTAINER|GRANT")]
+        #[arg(value_name = "CONTAINER", help = find::HELP)]
         what: String,
     },
 

@@ -4,9 +4,11 @@
 
 mod arguments;
 mod bar;
+mod changes;
 mod doctor;
 mod driver;
 mod explain;
+mod find;
 mod inventory;
 mod names;
 mod node;

@@ -5,13 +5,13 @@ use std::fmt::Write;
 
 use fgpu_allocator::{Lease, Store};
 use fgpu_spec::{Code, Error};
-use fgpu_wire::ledger;
 
+use crate::find::{self, find};
 use crate::node::Node;
 use crate::output::Output;
 use crate::quantity::{bytes, percent};
-use crate::release::{find, full_name};
 use crate::share::Share;
+use crate::used::Used;
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -19,8 +19,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     share: Share,
 
-    /// A container id or its beginning, NAMESPACE/ID, or the grant (32 hex digits) of `fgpu status --json`
-    #[arg(value_name = "CONTAINER|GRANT")]
+    #[arg(value_name = "CONTAINER", help = find::HELP)]
     what: String,
 }
 
@@ -40,7 +39,7 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
     // A stale inventory is refreshed with the configuration that was named here.
     node.inventory()?;
     let new = fgpu_hook::resize(&node.config, &store, old, &asked)?
-        .ok_or_else(|| Error::new(Code::InvalidRequest, format!("{} has ended", full_name(old))))?;
+        .ok_or_else(|| Error::new(Code::InvalidRequest, format!("{} has ended", old.key.short())))?;
     Ok(Output { text: text(old, &new), warnings: above(&store, &new), ..Output::default() })
 }
 
@@ -51,7 +50,7 @@ fn text(old: &Lease, new: &Lease) -> String {
         let _ = writeln!(
             text,
             "{} on {}: {} → {}, {} → {} of the SMs",
-            full_name(new),
+            new.key.short(),
             share.uuid,
             bytes(old.memory),
             bytes(share.memory),
@@ -64,17 +63,19 @@ fn text(old: &Lease, new: &Lease) -> String {
 
 /// Says where more is in use than is granted now.
 fn above(store: &Store, lease: &Lease) -> Vec<String> {
-    let file = std::fs::read(store.container_dir(&lease.grant.nonce).join("ledger")).unwrap_or_default();
-    let Some(usage) = ledger::usage(&file) else { return Vec::new() };
-    let gpus = lease.grant.gpus.iter().enumerate();
-    let above = gpus.filter(|(number, share)| usage.total(*number) > share.memory);
-    let line = |number, share: &fgpu_spec::GrantedGpu| {
-        format!(
-            "{} uses {} of {}, more than its share; it gets no more memory until it has freed that",
-            full_name(lease),
-            bytes(usage.total(number)),
-            share.uuid
-        )
+    let nonce = &lease.grant.nonce;
+    let Some(used) = Used::read(&store.container_dir(nonce), nonce, lease.grant.gpus.len()) else {
+        return Vec::new();
     };
-    above.map(|(number, share)| line(number, share)).collect()
+    let line = |(number, share): (usize, &fgpu_spec::GrantedGpu)| {
+        (used.memory(number) > share.memory).then(|| {
+            format!(
+                "{} uses {} of {}, more than its share; it gets no more memory until it has freed that",
+                lease.key.short(),
+                bytes(used.memory(number)),
+                share.uuid
+            )
+        })
+    };
+    lease.grant.gpus.iter().enumerate().filter_map(line).collect()
 }

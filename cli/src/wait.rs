@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 
 use fgpu_allocator::Store;
 use fgpu_spec::{Code, Error, Nonce};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
 use rustix::fs::inotify;
-use rustix::io::Errno;
 
+use crate::changes::Changes;
 use crate::node::Node;
 use crate::output::Output;
-use crate::{explain, release, share};
+use crate::{explain, find, share};
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -58,7 +56,7 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
     let leases = store.leases()?;
     let mut left: Vec<(Nonce, String)> = Vec::new();
     for what in &arguments.what {
-        let lease = release::find(&leases, what)?;
+        let lease = find::find(&leases, what)?;
         left.push((lease.grant.nonce, lease.key.short()));
     }
     until(directory, deadline, || {
@@ -85,36 +83,15 @@ fn until(
     deadline: Option<Instant>,
     mut reason: impl FnMut() -> Result<Option<String>, Error>,
 ) -> Result<(), Error> {
-    let failed = |errno: Errno| Error::io("watch", directory, &errno.into());
-    let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
-        .and_then(|fd| {
-            // Each change of the file is an exchange of names.
-            inotify::add_watch(&fd, directory, inotify::WatchFlags::MOVED_TO).map(|_| fd)
-        })
-        .map_err(failed)?;
+    // Each change of the file is an exchange of names.
+    let changes = Changes::of(directory, inotify::WatchFlags::MOVED_TO)?;
     loop {
         let Some(why) = reason()? else { return Ok(()) };
         let left = deadline.map(|time| time.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Err(Error::new(Code::TimedOut, why));
         }
-        sleep(&changes, left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))).map_err(failed)?;
-    }
-}
-
-fn sleep(changes: &OwnedFd, longest: Duration) -> rustix::io::Result<()> {
-    let timeout = Timespec::try_from(longest).ok();
-    match poll(&mut [PollFd::new(changes, PollFlags::IN)], timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(errno) => return Err(errno),
-    }
-    // The events say nothing that the file does not.
-    loop {
-        match rustix::io::read(changes, &mut [0; 4096][..]) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(()),
-            Err(errno) => return Err(errno),
-        }
+        changes.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))?;
     }
 }
 

@@ -1,0 +1,185 @@
+//! Which container is meant, by whatever an administrator knows of it.
+
+use fgpu_allocator::{Key, Lease};
+use fgpu_spec::{Code, Error, Nonce, shown};
+
+use crate::names::Catalogue;
+
+/// The help of every argument that is read here.
+pub(crate) const HELP: &str = "A container's name or id as its engine gives it, the beginning of the id, NAMESPACE/ID, or the grant (32 hex digits) of \
+     `fgpu status --json`";
+
+/// Somebody who can be meant.
+pub(crate) struct Candidate<'a, T> {
+    /// The engine's names for it.
+    pub(crate) key: &'a Key,
+    /// Its grant, or what stands for it in the queue.
+    pub(crate) nonce: Nonce,
+    /// What people call it, if that is known.
+    pub(crate) name: Option<String>,
+    /// What the caller wants to have of it.
+    pub(crate) value: T,
+}
+
+/// The lease that `what` names.
+///
+/// # Errors
+/// As [`one`].
+pub(crate) fn find<'a>(leases: &'a [Lease], what: &str) -> Result<&'a Lease, Error> {
+    one(candidates(leases), what)
+}
+
+/// Those who hold a share, with their names.
+pub(crate) fn candidates(leases: &[Lease]) -> Vec<Candidate<'_, &Lease>> {
+    let mut catalogue = Catalogue::default();
+    leases
+        .iter()
+        .map(|lease| Candidate {
+            key: &lease.key,
+            nonce: lease.grant.nonce,
+            name: catalogue.of(lease).name,
+            value: lease,
+        })
+        .collect()
+}
+
+/// The one that `what` names: by its grant or its whole id, else by its name or the beginning of its id. The latter two
+/// count alike: whoever may name containers must not be able to take the place of another one's short id.
+///
+/// # Errors
+/// `invalid-request` if it is nobody, or several; these are listed.
+pub(crate) fn one<T>(candidates: Vec<Candidate<'_, T>>, what: &str) -> Result<T, Error> {
+    let nonce: Option<Nonce> = what.parse().ok();
+    let exact =
+        |one: &Candidate<'_, T>| nonce == Some(one.nonce) || one.key.id == what || full_name(one.key) == what;
+    let vague = |one: &Candidate<'_, T>| {
+        begins(one.key, what) || one.name.as_deref().is_some_and(|name| answers_to(name, what))
+    };
+    let meant: Vec<bool> = match candidates.iter().any(exact) {
+        true => candidates.iter().map(exact).collect(),
+        false => candidates.iter().map(vague).collect(),
+    };
+    let mut meant: Vec<_> =
+        candidates.into_iter().zip(meant).filter_map(|(one, meant)| meant.then_some(one)).collect();
+    if meant.len() == 1
+        && let Some(one) = meant.pop()
+    {
+        return Ok(one.value);
+    }
+    let message = match meant.as_slice() {
+        [] => nobody(what),
+        several => format!("{} may be {}; name one of them by its id", shown(what), list(several)),
+    };
+    Err(Error::new(Code::InvalidRequest, message))
+}
+
+/// `NAMESPACE/ID`, which no other container has.
+pub(crate) fn full_name(key: &Key) -> String {
+    format!("{}/{}", key.namespace, key.id)
+}
+
+/// Whether `what` is the beginning of the container's id, with or without its namespace before it.
+pub(crate) fn begins(key: &Key, what: &str) -> bool {
+    let rest = what.strip_prefix(key.namespace.as_str()).and_then(|rest| rest.strip_prefix('/'));
+    [Some(what), rest].into_iter().flatten().any(|what| !what.is_empty() && key.id.starts_with(what))
+}
+
+/// Whether a container of this name can be called so: a pod's container by the pod's name or by its own, too, but not by
+/// the namespace that it is in.
+pub(crate) fn answers_to(name: &str, what: &str) -> bool {
+    let (name, what): (Vec<_>, Vec<_>) = (name.split('/').collect(), what.split('/').collect());
+    let within = |parts: &[&str]| parts.windows(what.len()).any(|part| part == what);
+    name == what || within(&name[1..]) || (what.len() > 1 && name.starts_with(&what))
+}
+
+fn nobody(what: &str) -> String {
+    let hint = match rustix::process::geteuid().is_root() {
+        true => "",
+        false => " (by their ids; most names are for root's eyes only)",
+    };
+    format!("no container {} holds a share; `fgpu status` lists those that do{hint}", shown(what))
+}
+
+/// How each can be named so that nobody else is meant.
+fn list<T>(several: &[Candidate<'_, T>]) -> String {
+    let label = |one: &Candidate<'_, T>| {
+        let short = one.key.short();
+        let unique = several.iter().filter(|other| other.key.short() == short).count() == 1;
+        let id = if unique { short } else { full_name(one.key) };
+        match &one.name {
+            Some(name) => format!("{} ({})", shown(&id), shown(name)),
+            None => shown(&id),
+        }
+    };
+    several.iter().map(label).collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: &str = "3f1c0a9b2d113f1c0a9b2d113f1c0a9b2d113f1c0a9b2d113f1c0a9b2d11abcd";
+
+    /// The number of the one that is meant, among containers as several engines call them.
+    fn found(what: &str) -> Result<u8, String> {
+        let known = [
+            ("moby", "abc1", Some("web")),
+            ("moby", "abc12", Some("db")),
+            ("k8s.io", "def", Some("research/llm-0/train")),
+            ("a", "def", None),
+            ("moby", LONG, Some("jupyter")),
+            ("/run/containers/0", "feed01", Some("jupyter")),
+            ("run", "4711-python", Some("python")),
+            ("moby", "0123abcd", Some("3f1c0a9b2d11")),
+        ];
+        let keys = known.map(|(namespace, id, _)| Key { namespace: namespace.into(), id: id.into() });
+        let candidates = keys.iter().zip(known).zip(1..).map(|((key, (.., name)), value)| Candidate {
+            key,
+            nonce: Nonce([value; 16]),
+            name: name.map(str::to_owned),
+            value,
+        });
+        one(candidates.collect(), what).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_container_is_found_by_every_name_it_has() {
+        assert_eq!(found(&"02".repeat(16)), Ok(2));
+        assert_eq!(found("abc12"), Ok(2));
+        assert_eq!(found("moby/abc12"), Ok(2));
+        assert_eq!(found("db"), Ok(2));
+        assert_eq!(found("k8s.io/def"), Ok(3));
+        assert_eq!(found("k8s.io/d"), Ok(3));
+        assert_eq!(found("abc1"), Ok(1), "a whole id comes before the beginning of another");
+        assert_eq!(found(LONG), Ok(5), "and before another one's name");
+        assert_eq!(found("moby/3f1c0a9b2d11"), Ok(5));
+        for pod in ["llm-0", "train", "llm-0/train", "research/llm-0", "research/llm-0/train"] {
+            assert_eq!(found(pod), Ok(3), "{pod}");
+        }
+    }
+
+    #[test]
+    fn what_is_nobody_or_several_is_refused() {
+        assert!(found("def").unwrap_err().contains("def may be k8s.io/def (research/llm-0/train) or a/def;"));
+        assert!(found("abc").unwrap_err().contains("moby/abc1 (web) or moby/abc12 (db)"));
+        assert!(found("jupyter").unwrap_err().contains("moby/3f1c0a9b2d11 (jupyter) or feed01 (jupyter);"));
+        for nobody in ["", "x", &"09".repeat(16), "/", "research", "we", "llm-0/", "b/d", "moby/"] {
+            assert!(found(nobody).unwrap_err().contains("fgpu: invalid-request: no container"), "{nobody}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_anothers_short_id_is_refused() {
+        let error = found("3f1c0a9b2d11").unwrap_err();
+        assert!(error.contains("moby/3f1c0a9b2d11 (jupyter) or moby/0123abcd"), "{error}");
+    }
+
+    #[test]
+    fn two_that_look_alike_are_named_in_full() {
+        let keys =
+            ["/srv/a", "/srv/b"].map(|namespace| Key { namespace: namespace.into(), id: "web".into() });
+        let candidate = |key| Candidate { key, nonce: Nonce([1; 16]), name: None, value: () };
+        let error = one(keys.iter().map(candidate).collect(), "web").unwrap_err();
+        assert!(error.message.contains("/srv/a/web or /srv/b/web"), "{error}");
+    }
+}
