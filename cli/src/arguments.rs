@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::{doctor, driver, find, resize, run, setup, share, status, wait};
+use crate::{doctor, driver, events, find, resize, run, setup, share, status, wait};
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -16,6 +16,7 @@ Examples:
   fgpu status                        who holds what; --watch draws it again and again
   fgpu explain fraction=0.25         what such a container would get now, and why not
   fgpu explain memory=8Gi cores=30% model=a100
+  fgpu events --since 1d             who held what, and who was refused
   fgpu doctor                        what is in the way, and the commands that mend it
   fgpu inventory --refresh           after GPUs or driver files were changed on a running node
 
@@ -99,6 +100,13 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+
+    /// Show who held which GPU, when and how much, and who was refused
+    ///
+    /// Every grant, change, end and refusal is recorded in /var/log/fgpu/events.jsonl, and what is turned over there is read,
+    /// too. Times are UTC. `journalctl -t fgpu` has the same.
+    #[command(after_help = EVENTS_EXAMPLES)]
+    Events(events::Arguments),
 
     /// Sleep until a container with these annotations would be granted its share, or until containers have given theirs back
     ///
@@ -197,6 +205,23 @@ Exit codes:
 
 JSON: { schema, findings: [{ check, severity: \"error\"|\"warning\", what, mend: [] }], fine: [] }
 The names in `check` never change.";
+
+const EVENTS_EXAMPLES: &str = "\
+Examples:
+  fgpu events --since 1d
+  fgpu events --gpu 0 --event granted,released
+  fgpu events --follow -n 10         the last ten, and what comes
+  fgpu events --json --event refused | jq -r .message
+
+Events:
+  granted     a container has a share
+  resized     it has another one; DETAIL says which it had before
+  released    it gave it back; HELD says how long it had it
+  reconciled  the same, but nobody said so: its processes were found gone
+  lost        given up by `fgpu gc --rebuild --force`
+  refused     a container was told no; DETAIL says why
+
+JSON: one object per line; docs/json.md of the documentation lists the fields.";
 
 const WAIT_EXAMPLES: &str = "\
 Examples:

@@ -7,6 +7,7 @@ mod bar;
 mod changes;
 mod doctor;
 mod driver;
+mod events;
 mod explain;
 mod find;
 mod inventory;
@@ -80,6 +81,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Top { interval } => status::watch(&node, Order::Use, *interval),
         Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
+        Command::Events(arguments) => events::run(&node, arguments),
         Command::Wait(arguments) => wait::run(&node, arguments),
         Command::Resize(arguments) => resize::run(&node, arguments),
         Command::Release { force, what } => release::run(&node.config, what, *force),

@@ -138,12 +138,17 @@ fn cut(text: &str, width: usize, look: &Look) -> String {
 pub(crate) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
+    /// The width of each column's widest cell, of those that are printed, too.
+    widest: Vec<usize>,
+    /// The widths under the last header that [`Self::more`] has printed.
+    printed: Option<Vec<Option<usize>>>,
 }
 
 impl Table {
     /// A table with these columns.
     pub(crate) fn of(columns: impl IntoIterator<Item = Column>) -> Self {
-        Self { columns: columns.into_iter().collect(), rows: Vec::new() }
+        let columns: Vec<_> = columns.into_iter().collect();
+        Self { widest: vec![0; columns.len()], columns, rows: Vec::new(), printed: None }
     }
 
     /// Adds a row. One that is shorter than the header ends early.
@@ -152,45 +157,71 @@ impl Table {
             Cell::Text(text, style) => Cell::Text(plain(&text), style),
             bar @ Cell::Bar(_) => bar,
         };
-        self.rows.push(cells.into_iter().map(plain).collect());
+        let row: Vec<Cell> = cells.into_iter().map(plain).collect();
+        for (widest, cell) in self.widest.iter_mut().zip(&row) {
+            *widest = cell.width().max(*widest);
+        }
+        self.rows.push(row);
+    }
+
+    /// Whether there are rows that were not printed by [`Self::more`].
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
     }
 
     /// The text for a terminal, each line with its end.
     pub(crate) fn fitted(&self, look: &Look) -> String {
         let widths = self.widths(look.width);
-        let header: Vec<Cell> = self.columns.iter().map(|column| Cell::styled(column.title, HEAD)).collect();
-        let mut text = String::new();
-        for row in std::iter::once(&header).chain(&self.rows) {
-            let mut line = String::new();
-            // Spaces at a line's end are not printed.
-            let mut gap = 0;
-            for ((cell, column), width) in row.iter().zip(&self.columns).zip(&widths) {
-                let Some(width) = *width else { continue };
-                let mut shown = String::new();
-                cell.render(width, column.right, look, &mut shown);
-                let bare = shown.trim_end_matches(' ');
-                if !bare.is_empty() {
-                    line.push_str(&" ".repeat(gap));
-                    line.push_str(bare);
-                    gap = 0;
-                }
-                gap += shown.len() - bare.len() + GAP;
-            }
-            text.push_str(&line);
-            text.push('\n');
+        let header = self.header(&widths, look);
+        header + &self.rows.iter().map(|row| self.line(row, &widths, look)).collect::<String>()
+    }
+
+    /// The rows that were added since the last call, for a table that grows below what is on the screen: with a header at
+    /// first, and again whenever a column has to be wider than above.
+    pub(crate) fn more(&mut self, look: &Look) -> String {
+        let widths = self.widths(look.width);
+        let rows: String = self.rows.iter().map(|row| self.line(row, &widths, look)).collect();
+        self.rows.clear();
+        if rows.is_empty() || self.printed.as_ref() == Some(&widths) {
+            return rows;
         }
-        text
+        let header = self.header(&widths, look);
+        self.printed = Some(widths);
+        header + &rows
+    }
+
+    fn header(&self, widths: &[Option<usize>], look: &Look) -> String {
+        let titles: Vec<Cell> = self.columns.iter().map(|column| Cell::styled(column.title, HEAD)).collect();
+        self.line(&titles, widths, look)
+    }
+
+    fn line(&self, row: &[Cell], widths: &[Option<usize>], look: &Look) -> String {
+        let mut line = String::new();
+        // Spaces at a line's end are not printed.
+        let mut gap = 0;
+        for ((cell, column), width) in row.iter().zip(&self.columns).zip(widths) {
+            let Some(width) = *width else { continue };
+            let mut shown = String::new();
+            cell.render(width, column.right, look, &mut shown);
+            let bare = shown.trim_end_matches(' ');
+            if !bare.is_empty() {
+                line.push_str(&" ".repeat(gap));
+                line.push_str(bare);
+                gap = 0;
+            }
+            gap += shown.len() - bare.len() + GAP;
+        }
+        line + "\n"
     }
 
     /// How wide each column is; `None` for one that is left out.
     fn widths(&self, room: Option<usize>) -> Vec<Option<usize>> {
-        let natural = |(number, column): (usize, &Column)| {
-            let cells = self.rows.iter().filter_map(|row| row.get(number)).map(Cell::width);
-            let widest = cells.max().unwrap_or(0);
-            // A column of nothing is none.
-            if widest == 0 && column.drop > 0 { None } else { Some(widest.max(column.title.width())) }
+        // A column of nothing is none.
+        let natural = |(column, widest): (&Column, &usize)| match widest {
+            0 if column.drop > 0 => None,
+            widest => Some(column.title.width().max(*widest)),
         };
-        let mut widths: Vec<_> = self.columns.iter().enumerate().map(natural).collect();
+        let mut widths: Vec<_> = self.columns.iter().zip(&self.widest).map(natural).collect();
         let Some(room) = room else { return widths };
         while total(&widths) > room && self.leave_out(&mut widths, |column| column.extra) {}
         loop {
@@ -350,6 +381,21 @@ mod tests {
         assert!(!table.fitted(&Look::PLAIN).contains('\u{1b}'));
         let coloured = table.fitted(&Look { colour: true, ..Look::PLAIN });
         assert!(coloured.contains("\u{1b}[1m\u{1b}[31mx\u{1b}[0m  y\n"), "{coloured:?}");
+    }
+
+    #[test]
+    fn a_table_that_grows_has_a_header_where_its_columns_change() {
+        let mut table = Table::of([Column::new("A"), Column::new("B").drop(1), Column::new("C")]);
+        assert_eq!(table.more(&Look::PLAIN), "");
+        table.row(["x", "", "1"]);
+        assert_eq!(table.more(&Look::PLAIN), "A  C\nx  1\n");
+        table.row(["y", "", "2"]);
+        table.row(["z", "", "3"]);
+        assert_eq!(table.more(&Look::PLAIN), "y  2\nz  3\n");
+        table.row(["long", "b", "4"]);
+        assert_eq!(table.more(&Look::PLAIN), "A     B  C\nlong  b  4\n");
+        table.row(["x", "", "5"]);
+        assert_eq!(table.more(&Look::PLAIN), "x        5\n");
     }
 
     #[test]

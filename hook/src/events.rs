@@ -10,6 +10,7 @@
 
 mod file;
 mod journal;
+mod read;
 mod record;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ use fgpu_spec::Error;
 
 use crate::config::Config;
 use file::Log;
+pub use read::Lines;
+pub use record::Kind;
 use record::Record;
 
 /// The version of the records' format.

@@ -25,7 +25,7 @@ pub(super) const NAME: &str = "events.jsonl";
 /// Held while the files are turned over.
 const LOCK: &str = ".rotate";
 /// How many older files are kept.
-const OLDER: u32 = 3;
+pub(super) const OLDER: u32 = 3;
 /// The size from which a file is turned over, bytes.
 const LARGE: u64 = 16 << 20;
 

@@ -159,8 +159,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_an_id_of_its_own() {
-        let kinds =
-            [Kind::Granted, Kind::Resized, Kind::Released, Kind::Reconciled, Kind::Lost, Kind::Refused];
+        let kinds = Kind::ALL;
         assert!(kinds.iter().all(|kind| id(*kind).len() == 32));
         assert_eq!(kinds.iter().map(|kind| id(*kind)).collect::<BTreeSet<_>>().len(), kinds.len());
     }

@@ -17,7 +17,7 @@ const LONGEST: usize = 512;
 /// What has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
+pub enum Kind {
     /// A container has a share.
     Granted,
     /// It has another.
@@ -33,7 +33,12 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn word(self) -> &'static str {
+    /// Every kind.
+    pub const ALL: [Self; 6] =
+        [Self::Granted, Self::Resized, Self::Released, Self::Reconciled, Self::Lost, Self::Refused];
+
+    /// As it stands in the record.
+    pub fn word(self) -> &'static str {
         match self {
             Self::Granted => "granted",
             Self::Resized => "resized",
