@@ -7,7 +7,9 @@
 )]
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -139,6 +141,19 @@ impl Node {
             let text = fs::read_to_string(packaged).unwrap();
             self.put(&format!("usr/share/containers/oci/hooks.d/{name}"), &text);
         }
+    }
+
+    /// Docker as it runs, with these runtimes.
+    fn docker(&self, runtimes: &str) {
+        let listener = UnixListener::bind(self.path("run/docker.sock")).unwrap();
+        let body = format!("{{\"ID\":\"x\",\"Runtimes\":{runtimes}}}");
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept()?;
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request)?;
+            assert!(request[..length].starts_with(b"GET /info HTTP/1.0\r\n"));
+            write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{body}")
+        });
     }
 
     /// A process that runs on the node.
@@ -435,6 +450,22 @@ fn faults_of_the_engines() {
             node.program("crio", "crio version 1.37.0");
             node.put("etc/crio/crio.conf", "[crio.runtime]\nhooks_dir = [\"/opt/hooks\"]\n");
         }),
+        ("engine-not-restarted", "error", "systemctl reload docker", |node| node.docker("{\"runc\":{}}")),
+        ("engine-not-answering", "error", "systemctl restart docker", |node| {
+            drop(UnixListener::bind(node.path("run/docker.sock")).unwrap());
+        }),
+        ("engine-not-restarted", "error", "systemctl restart containerd", |node| {
+            fs::create_dir_all(node.path("var/lib/kubelet")).unwrap();
+            let setup = Command::new(env!("CARGO_BIN_EXE_fgpu"))
+                .args(["setup", "containerd", "--root"])
+                .arg(node.root.path())
+                .output()
+                .unwrap();
+            assert!(setup.status.success(), "{setup:?}");
+            node.put("proc/stat", "cpu 0\nbtime 1700000000\n");
+            node.process(300);
+            node.put("proc/300/comm", "containerd\n");
+        }),
         ("engine-config", "error", "correct the file", |node| {
             node.put("etc/docker/daemon.json", "{\"a\":1,}")
         }),
@@ -470,6 +501,16 @@ fn faults_of_the_engines() {
             node.put("etc/containers/oci/hooks.d/old.json", text);
         }),
     ]);
+}
+
+#[test]
+fn a_docker_that_knows_the_runtime_is_no_fault() {
+    if !is_root() {
+        return;
+    }
+    let node = Node::new();
+    node.docker("{\"fgpu\":{\"runtimeType\":\"io.containerd.fgpu.v2\"},\"runc\":{\"path\":\"runc\"}}");
+    assert_eq!(node.findings(), (Vec::new(), Some(0)));
 }
 
 #[test]

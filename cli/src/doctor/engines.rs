@@ -2,9 +2,9 @@
 
 use fgpu_spec::Error;
 
-use super::Diagnosis;
 use super::node::Node;
 use super::versions::Version;
+use super::{Diagnosis, running};
 use crate::setup::{Name, is_done};
 
 /// An engine.
@@ -104,7 +104,15 @@ fn wiring(node: &Node, diagnosis: &mut Diagnosis, engine: &Engine, version: Opti
     }
     let shown = version.map_or_else(String::new, |version| format!(" {version}"));
     match is_done(&node.system, engine.name) {
-        Ok(true) => diagnosis.fine(format!("{}{shown} is wired to fgpu", engine.title)),
+        Ok(true) => {
+            diagnosis.fine(format!("{}{shown} is wired to fgpu", engine.title));
+            match engine.word {
+                "docker" => running::docker(node, diagnosis),
+                "containerd" => running::containerd(node, diagnosis),
+                // They look for hooks each time.
+                _ => {}
+            }
+        }
         Ok(false) => {
             let setup = format!("fgpu setup {}", engine.word);
             let mend: Vec<&str> =
