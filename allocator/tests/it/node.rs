@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use fgpu_allocator::{Claim, Host, Key, Lease, Process, Rules, Store};
@@ -211,13 +213,32 @@ fn stat(pid: i32, start: u64, state: char) -> String {
     format!("{pid} (a (name)) {state} {zeros}1 0 {start} 0 0\n")
 }
 
-/// Runs `work` in a forked child, which ends with its return value.
+/// Held for reading by tests to which it matters that what they close is closed, and for writing while a child that was
+/// forked has it open, too.
+static DESCRIPTORS: RwLock<()> = RwLock::new(());
+
+/// Keeps this process from forking as long as it lives.
+pub(crate) fn unforked() -> RwLockReadGuard<'static, ()> {
+    // A test that failed has left nothing in it.
+    DESCRIPTORS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `work` in a forked child, which ends with its return value. It has no descriptor of this process but the standard
+/// ones.
 pub(crate) fn forked(work: impl FnOnce() -> i32) -> Pid {
+    let _alone = DESCRIPTORS.write().unwrap_or_else(PoisonError::into_inner);
+    let (mut closed, closes) = std::io::pipe().unwrap();
     // SAFETY: the child has only this thread; what `work` uses (memory, files) is made usable after a fork by the
     // C library, and it takes no lock of another thread: it prints nothing and ends without unwinding.
     match unsafe { fork() }.unwrap() {
-        ForkResult::Parent { child } => child,
+        ForkResult::Parent { child } => {
+            drop(closes);
+            assert_eq!(closed.read(&mut [0]).unwrap(), 0, "it ends when the child has closed it");
+            child
+        }
         ForkResult::Child => {
+            // SAFETY: whoever owns these descriptors is in the parent; the child drops nothing of it.
+            unsafe { nix::libc::syscall(nix::libc::SYS_close_range, 3, nix::libc::c_uint::MAX, 0) };
             let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(101);
             // SAFETY: ends the process at once, without the parent's exit handlers.
             unsafe { nix::libc::_exit(status) }

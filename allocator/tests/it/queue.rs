@@ -1,11 +1,12 @@
 //! The queue, step by step: who is granted what, who is woken, who is told what.
 
+use std::sync::RwLockReadGuard;
 use std::time::Duration;
 
 use fgpu_allocator::{Claim, Lease, Process, Rules, Ticket, Turn};
 use fgpu_spec::{Code, Error, Filter, Policy, Request, Tier};
 
-use crate::node::{Node, claim, fraction, inventory, key, reserve};
+use crate::node::{Node, claim, fraction, inventory, key, reserve, unforked};
 
 /// A request that waits, with its process.
 struct Waiter {
@@ -17,6 +18,8 @@ struct Waiter {
 
 /// A node with some GPUs and nobody's caps.
 struct Bench {
+    /// That nobody has a pipe open tells that its waiter is gone.
+    _unforked: RwLockReadGuard<'static, ()>,
     node: Node,
     gpus: u32,
     rules: Rules,
@@ -24,7 +27,7 @@ struct Bench {
 
 impl Bench {
     fn new(gpus: u32) -> Self {
-        Self { node: Node::new(), gpus, rules: Rules::default() }
+        Self { _unforked: unforked(), node: Node::new(), gpus, rules: Rules::default() }
     }
 
     /// Somebody who holds a share.

@@ -10,7 +10,7 @@ use fgpu_spec::{Code, Filter, GrantedGpu, MemoryAsk, Policy, Request, Tier};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proptest::prelude::*;
 
-use crate::node::{GIB, Node, assert_no_overcommit, claim, fraction, inventory};
+use crate::node::{GIB, Node, assert_no_overcommit, claim, fraction, inventory, unforked};
 
 const WHOLE: u64 = 80 * GIB;
 /// What `alice` may hold.
@@ -201,6 +201,8 @@ impl Model {
         if !self.queue.is_empty() {
             let waiter = self.queue.remove(which % self.queue.len());
             self.node.kill(waiter.process);
+            // That nobody has its pipe open tells that it is gone.
+            let _unforked = unforked();
             drop(waiter);
             self.tick();
         }
