@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but only sees test functions")]
 
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -15,9 +14,11 @@ struct Runtime(tempfile::TempDir);
 impl Runtime {
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("runc");
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // By a shell: what this process has open for writing while another test forks cannot be executed (ETXTBSY).
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", write]).arg(folder.path().join("runc")).arg(script);
+        assert!(shell.status().unwrap().success());
         Self(folder)
     }
 
