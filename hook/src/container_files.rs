@@ -1,4 +1,8 @@
-//! The two files of a grant, `limits` and `ledger`, in `<state>/containers/<nonce>/`, and the one of the node, `<state>/turns`.
+//! The two files of a grant, `limits` and `ledger`, in `<state>/containers/<nonce>/`, and the one of the node,
+//! `<state>/shared/turns`.
+//!
+//! Every user of a container must be able to write the ledger and the turns, so their modes let anybody. What keeps the
+//! node's own users from them are the folders, which only root may enter; into a container the files are mounted.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
@@ -30,7 +34,7 @@ pub(crate) fn create(directory: &Path, grant: &Grant, inventory: &Inventory) -> 
 pub(crate) fn folder(directory: &Path) -> Result<(), Error> {
     DirBuilder::new()
         .recursive(true)
-        .mode(0o755)
+        .mode(0o700)
         .create(directory)
         .map_err(|error| Error::io("create", directory, &error))
 }
@@ -77,7 +81,7 @@ fn write(path: &Path, mode: u32, start: &[u8], size: u64) -> Result<(), Error> {
 
 /// Where the node's turns are.
 pub(crate) fn turns(state_dir: &Path) -> PathBuf {
-    state_dir.join("turns")
+    state_dir.join("shared/turns")
 }
 
 /// Makes the node's turns if they are not there. The file appears whole, so whoever is killed in here leaves nothing, and
@@ -90,6 +94,7 @@ pub(crate) fn create_turns(state_dir: &Path) -> Result<(), Error> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
+    folder(&state_dir.join("shared"))?;
     let make = || -> std::io::Result<()> {
         let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let mut file = File::from(open(state_dir, unnamed, Mode::RUSR | Mode::WUSR)?);
@@ -139,13 +144,14 @@ mod tests {
         // Containers have it mounted: it is never another file.
         create_turns(state.path()).unwrap();
         assert_eq!(path.metadata().unwrap().ino(), made.ino());
-        assert_eq!(state.path().read_dir().unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 1, "nothing is left beside it");
     }
 
     #[test]
     fn turns_that_a_container_spoilt_are_mended() {
         let state = tempfile::tempdir().unwrap();
         let path = turns(state.path());
+        create_turns(state.path()).unwrap();
         for spoilt in [vec![], vec![7; 100], vec![0; 3 * fgpu_wire::turns::SIZE]] {
             std::fs::write(&path, spoilt).unwrap();
             create_turns(state.path()).unwrap();
@@ -156,8 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_state_directory_is_told_with_the_path() {
-        let error = create_turns(std::path::Path::new("/nowhere/at/all")).unwrap_err();
-        assert!(error.message.contains("/nowhere/at/all/turns"), "{}", error.message);
+    fn a_state_directory_that_is_none_is_told_with_the_path() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = create_turns(file.path()).unwrap_err();
+        assert!(error.message.contains(file.path().to_str().unwrap()), "{}", error.message);
     }
 }

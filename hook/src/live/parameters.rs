@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use fgpu_spec::Error;
 
 use super::source::PARAMETERS;
+use crate::container_files;
 
 /// The parameter, and what it shall be.
 const MODIFY: &str = "ModifyDeviceFiles:";
@@ -27,9 +28,9 @@ pub(super) fn make(driver_root: &Path, folder: &Path) -> Result<Option<PathBuf>,
         return Ok(None);
     };
     let path = folder.join("params");
+    // The `none` tier has no folder for limits and ledger.
+    container_files::folder(folder)?;
     let write = || -> std::io::Result<()> {
-        // The `none` tier has no folder for limits and ledger.
-        std::fs::create_dir_all(folder)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path)?;
         file.write_all(forbid(&text).as_bytes())
     };

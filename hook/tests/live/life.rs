@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -100,6 +101,22 @@ fn mounts_have_the_flags_of_the_other_front_ends() {
     has("/run/extra", &["rw", "nosuid", "nodev"], &[]);
     has("/dev/nvidia0", &["rw", "nosuid", "noexec"], &["nodev"]);
     assert!(!mounts.contains("shared:"), "{mounts}");
+}
+
+/// What every user of a container may write, no user of the node may.
+#[test]
+fn users_of_the_node_reach_nothing_that_containers_write() {
+    let node = Node::new(1);
+    let mut container = Container::new(&node, QUARTER);
+    container.start(USUAL);
+    assert!(container.hook(&node, &["createRuntime"]).status.success());
+    let files = node.path("state/containers").join(node.leases()[0].grant.nonce.to_string());
+    for path in [files.join("ledger"), node.path("state/shared/turns")] {
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o666);
+        let mut user = Command::new("sh");
+        let user = user.args(["-c", ": >>\"$0\""]).arg(&path).uid(65534).gid(65534).output().unwrap();
+        assert!(told(&user).contains("Permission denied"), "{}: {}", path.display(), told(&user));
+    }
 }
 
 /// The file systems of such a container know no id of the host's: what is made in them must belong to its own root.

@@ -371,9 +371,9 @@ fn environment_is_not_heard() {
         let lease = node::only_lease();
         assert_eq!(lease.shares[0].2, 250_000);
         assert_has_quarter_of_first(|script| one.exec(&["sh", "-c", script]));
-        // What it made can be used by everybody, whatever the umask.
+        // What it made can be used by everybody in the container and nobody else, whatever the umask.
         let folder = format!("/run/fgpu/containers/{}", lease.nonce);
-        assert_eq!(run(["stat", "--format", "%a", &folder]).ok(), "755");
+        assert_eq!(run(["stat", "--format", "%a", &folder]).ok(), "700");
         let modes = one.exec(&["stat", "--format", "%a", "/run/fgpu/limits", "/run/fgpu/ledger"]);
         assert_eq!(modes.ok(), "644\n666");
         one.delete();
