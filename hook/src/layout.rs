@@ -60,18 +60,20 @@ impl Layout {
     }
 
     /// Adds a path of the image's own to what our library is bound over. It becomes a mount *destination*, which
-    /// the runtime resolves inside the root; still, what does not look like a plain path is left alone.
+    /// the runtime resolves inside the root; still, what does not look like a plain path of that library is left alone:
+    /// an image could name the place of its limits, or one that no runtime mounts on.
     fn add_foreign(&mut self, path: String, cuda: bool) {
-        let plain = path.starts_with('/')
+        let Some((directory, name)) = path.rsplit_once('/') else { return };
+        let (list, library) = match cuda {
+            true => (&mut self.foreign_cuda, "libcuda.so"),
+            false => (&mut self.foreign_nvml, "libnvidia-ml.so"),
+        };
+        let plain = directory.starts_with('/')
             && path.len() < 1024
             && path.bytes().all(|byte| byte.is_ascii_graphic())
-            && !path.split('/').any(|part| part == "..");
-        let usual = |directory: &&str| {
-            let here = path.strip_prefix(*directory).is_some_and(|rest| rest[1..].split('/').count() == 1);
-            let merged = directory.strip_prefix("/usr").and_then(|short| path.strip_prefix(short));
-            here || merged.is_some_and(|rest| rest[1..].split('/').count() == 1)
-        };
-        let list = if cuda { &mut self.foreign_cuda } else { &mut self.foreign_nvml };
+            && !directory.split('/').any(|part| part == "..")
+            && name.starts_with(library);
+        let usual = |known: &&str| directory == *known || Some(directory) == known.strip_prefix("/usr");
         if plain
             && list.len() < MOST_FOREIGN
             && !list.contains(&path)
@@ -127,7 +129,16 @@ mod tests {
             format!("{}/libcuda.so.1", &TRIPLET[4..]),
             "relative/libcuda.so.1".into(),
             "/opt/../etc/libcuda.so.1".into(),
-            "/opt/new\nline".into(),
+            "/opt/new\nline/libcuda.so.1".into(),
+            // What a cache can say of a library besides.
+            TRIPLET.into(),
+            TRIPLET[4..].into(),
+            format!("{TRIPLET}/"),
+            "/run/fgpu/limits".into(),
+            "/etc/passwd".into(),
+            "libcuda.so.1".into(),
+            "/".into(),
+            String::new(),
         ] {
             layout.add_foreign(path, true);
         }
