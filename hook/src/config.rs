@@ -98,6 +98,17 @@ impl Config {
         }
     }
 
+    /// `runtimes` of [`PATH`] whatever else is in it: the default if the file or that key cannot be read.
+    pub(crate) fn runtimes() -> Vec<PathBuf> {
+        #[derive(Deserialize)]
+        struct File {
+            runtimes: Vec<PathBuf>,
+        }
+        let file = std::fs::read_to_string(PATH).ok().and_then(|text| toml::from_str::<File>(&text).ok());
+        let runtimes = file.map(|file| file.runtimes).filter(|runtimes| !runtimes.is_empty());
+        runtimes.unwrap_or_else(|| Self::default().runtimes)
+    }
+
     /// Parses the text of a configuration file. The error is one line: where, what, and what would be right.
     fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| one_line(text, &error))?;

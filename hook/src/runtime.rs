@@ -35,7 +35,12 @@ pub(crate) fn log_for(command_line: &[OsString], error: &Error) {
 }
 
 fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Error> {
-    let real = real_runtime(&Config::load()?.runtimes)?;
+    // Whatever is wrong with the configuration, a container that runs can be stopped and deleted.
+    let runtimes = match arguments.verb {
+        Verb::Create | Verb::Run => Config::load()?.runtimes,
+        Verb::Delete | Verb::Other => Config::runtimes(),
+    };
+    let real = real_runtime(&runtimes)?;
     match (arguments.verb, &arguments.id) {
         (Verb::Create | Verb::Run, Some(id)) => make(arguments, id, &real, command_line),
         (Verb::Delete, Some(id)) => {
