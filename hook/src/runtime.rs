@@ -31,7 +31,10 @@ pub fn run(command_line: &[OsString]) -> Result<Ended, Error> {
 
 /// Writes an error into the log file that a runtime was given with this command line (without `argv[0]`), if any.
 pub(crate) fn log_for(command_line: &[OsString], error: &Error) {
-    log::error(&Arguments::parse(command_line), error);
+    let arguments = Arguments::parse(command_line);
+    if arguments.log.as_deref().is_some_and(Path::is_absolute) {
+        log::error(&arguments, error);
+    }
 }
 
 fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Error> {
