@@ -4,7 +4,7 @@
 //! Nothing here is async, nothing starts a thread and nothing initialises NVML: a front end is in the way of
 //! every container that starts on the node.
 
-#![deny(unsafe_code)]
+#![deny(unsafe_code, clippy::print_stderr)]
 
 mod bundle;
 mod child;
@@ -25,6 +25,7 @@ mod programs;
 mod resize;
 mod run;
 pub mod runtime;
+mod stderr;
 mod wait;
 
 pub use child::Ended;
@@ -33,3 +34,4 @@ pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, give_back, release, re
 pub use prepare::{Container, RootfsMount, prepare};
 pub use resize::{enforce, resize};
 pub use run::{clear_leftovers, run};
+pub use stderr::say;

@@ -43,7 +43,7 @@ use crate::events::refusals_of;
 use crate::grant::Granted;
 use crate::held::Held;
 use crate::layers::Layers;
-use crate::{bundle, cgroup_of, devices, driver_step, give_back, grant, lifecycle, release, store};
+use crate::{bundle, cgroup_of, devices, driver_step, give_back, grant, lifecycle, release, say, store};
 use attach::Attached;
 use entry::Stage;
 use state::State;
@@ -202,7 +202,7 @@ pub fn poststop(mut input: impl Read, grant: Option<Nonce>) {
         None => entered.and_then(|_| State::read(input)).and_then(|state| release_by_state(&state)),
     };
     if let Err(error) = released {
-        eprintln!("{error}");
+        say(&error);
         report::tell(&error);
     }
 }

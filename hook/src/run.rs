@@ -20,6 +20,7 @@ use crate::events::Events;
 use crate::give_back;
 use crate::grant::{self, Granted};
 use crate::layers::Layers;
+use crate::say;
 use cgroup::Cgroup;
 
 mod cgroup;
@@ -73,7 +74,7 @@ pub fn run(
         start(config, &store, &granted, command).map_err(|error| granted.undo(config, &store, error))?;
     // The command has run: its end is the caller's answer, whatever becomes of the lease. The reconciler finds it.
     if let Err(error) = give_back(config, &store, &granted.lease.grant.nonce) {
-        eprintln!("fgpu: warning: the share is not given back until fgpu gc: {error}");
+        say(format_args!("fgpu: warning: the share is not given back until fgpu gc: {error}"));
     }
     Ok(ended)
 }
@@ -99,7 +100,9 @@ fn start(config: &Config, store: &Store, granted: &Granted, command: &[OsString]
         if let Err(error) =
             store.activate(nonce, init, cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()))
         {
-            eprintln!("fgpu: warning: the command is not written down as the holder of its share: {error}");
+            say(format_args!(
+                "fgpu: warning: the command is not written down as the holder of its share: {error}"
+            ));
         }
     });
     drop(cgroup);

@@ -17,7 +17,7 @@ use fgpu_spec::{Code, Error, Nonce};
 
 use crate::child::{self, Bond, Ended};
 use crate::config::Config;
-use crate::{Container, activate, prepare, release, release_container};
+use crate::{Container, activate, prepare, release, release_container, say};
 use arguments::{Arguments, Verb};
 
 /// Runs the command line (without `argv[0]`) and says how the real runtime ended.
@@ -29,7 +29,8 @@ pub fn run(command_line: &[OsString]) -> Result<Ended, Error> {
     serve(&arguments, command_line).inspect_err(|error| log::error(&arguments, error))
 }
 
-/// Writes an error into the log file that a runtime was given with this command line (without `argv[0]`), if any.
+/// Writes an error into the log file that a runtime was given with this command line (without `argv[0]`), if any, and if
+/// it says where that is: a relative path counts from the runtime's working directory.
 pub(crate) fn log_for(command_line: &[OsString], error: &Error) {
     let arguments = Arguments::parse(command_line);
     if arguments.log.as_deref().is_some_and(Path::is_absolute) {
@@ -105,7 +106,7 @@ fn become_runtime(real: &Path, command_line: &[OsString]) -> Error {
 /// the lease: the reconciler finds an init that was not recorded, and a lease that was not released.
 fn tell(arguments: &Arguments, result: Result<(), Error>) {
     if let Err(error) = result {
-        eprintln!("{error}");
+        say(&error);
         log::error(arguments, &error);
     }
 }

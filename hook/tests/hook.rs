@@ -22,3 +22,21 @@ fn the_state_is_read_to_its_end() {
         hook.wait().unwrap();
     }
 }
+
+/// A full disk, or a pipe that nobody reads: the exit status says what there is to say all the same.
+#[test]
+fn an_error_that_cannot_be_printed_changes_no_exit_status() {
+    for (words, status) in [
+        (&["poststop"][..], 0),
+        (&["poststop", "no-grant"], 0),
+        (&["createRuntime"], 1),
+        (&["precreate"], 1),
+        (&[], 2),
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut hook = Command::new(env!("CARGO_BIN_EXE_fgpu-hook"));
+        let ended =
+            hook.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(full).status().unwrap();
+        assert_eq!(ended.code(), Some(status), "{words:?}");
+    }
+}

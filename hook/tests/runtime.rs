@@ -110,15 +110,22 @@ fn descriptors_and_standard_input_go_through() {
 fn a_state_directory_that_fails_does_not_undo_what_the_runtime_did() {
     let runtime = Runtime::new("echo deleted");
     let inner = runtime.command(&[]);
-    let mut unshare = Command::new("unshare");
-    let script = "mount -t tmpfs -o ro none /run && exec \"$@\"";
-    unshare.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(inner.get_program());
-    unshare.args(["delete", "c1"]).env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
-    let output = unshare.output().unwrap();
+    let delete = || {
+        let mut unshare = Command::new("unshare");
+        let script = "mount -t tmpfs -o ro none /run && exec \"$@\"";
+        unshare.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+        unshare.arg(inner.get_program()).args(["delete", "c1"]);
+        unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
+        unshare
+    };
+    let output = delete().output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "deleted\n", "{text}");
     assert!(text.starts_with("fgpu: internal: "), "{text}");
     assert_eq!(output.status.code(), Some(0), "{text}");
+    // Nor does it matter that nobody can be told.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    assert_eq!(delete().stdout(Stdio::null()).stderr(full).status().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -133,4 +140,48 @@ fn a_runtime_that_is_not_there_is_named_on_stderr_and_in_the_log() {
     assert!(text.starts_with("fgpu: internal: none of the runtimes runc, crun"), "{text}");
     let entry: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(log).unwrap()).unwrap();
     assert_eq!(entry["msg"].as_str().unwrap(), text.trim());
+}
+
+/// What we have open is not the runtime's, nor through it the container's (CVE-2024-21626).
+#[test]
+fn the_runtime_gets_no_descriptor_of_ours() {
+    let runtime = Runtime::new("ls /proc/self/fd");
+    let with = |verb: &str| runtime.command(&[verb, "c1"]).stdin(Stdio::null()).output().unwrap().stdout;
+    let mut alone = Command::new(runtime.0.path().join("runc"));
+    let alone = alone.stdin(Stdio::null()).output().unwrap().stdout;
+    assert!(!alone.is_empty());
+    for verb in ["delete", "state"] {
+        assert_eq!(String::from_utf8_lossy(&with(verb)), String::from_utf8_lossy(&alone), "{verb}");
+    }
+}
+
+/// Whoever breaks the configuration must still be able to stop what runs. Needs root.
+#[test]
+fn a_broken_configuration_keeps_nobody_from_stopping_a_container() {
+    let runtime = Runtime::new("echo \"real $*\"");
+    let program = runtime.command(&[]).get_program().to_owned();
+    let run = |words: &[&str], config: &str| {
+        let script = "mount -t tmpfs none /etc && mkdir /etc/fgpu && echo \"$0\" >/etc/fgpu/config.toml && exec \"$@\"";
+        let mut unshare = Command::new("unshare");
+        unshare
+            .args(["--mount", "--propagation", "private", "sh", "-c", script, config])
+            .arg(&program)
+            .args(words);
+        unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display())).output().unwrap()
+    };
+    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    for config in ["polisy = \"pack\"", "runtimes = [", "runtimes = []", "runtimes = 3"] {
+        for words in [&["kill", "c1", "KILL"][..], &["state", "c1"], &["delete", "c1"]] {
+            let output = run(words, config);
+            assert_eq!(
+                (said(&output), output.status.code()),
+                (format!("real {}\n", words.join(" ")), Some(0))
+            );
+        }
+        let output = run(&["create", "c1"], config);
+        assert_eq!((said(&output), output.status.code()), (String::new(), Some(1)), "{config}");
+    }
+    // Of several errors it is not the one that matters here.
+    let other = "polisy = \"pack\"\nruntimes = [\"/bin/echo\"]";
+    assert_eq!(said(&run(&["state", "c1"], other)), "state c1\n");
 }

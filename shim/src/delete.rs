@@ -48,7 +48,8 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
     } else {
         (stock::exit_code(output.status), output.stdout, output.stderr)
     };
-    std::io::stderr().write_all(&stderr).context("cannot write to standard error")?;
+    // What nobody takes is no reason to keep a share.
+    let _ = std::io::stderr().write_all(&stderr);
     // The stock shim warns and goes on when runc could not kill the container. A share whose user lives on is
     // not free: then it is for the reconciler to say when it is.
     if asks

@@ -5,7 +5,7 @@
 //! follows three: before `Create` reaches the stock shim the share is reserved and the bundle edited, and after
 //! `Delete` (or as soon as the container's processes have ended) the share is given back. See ARCHITECTURE.md.
 
-#![deny(unsafe_code)]
+#![deny(unsafe_code, clippy::print_stderr)]
 
 mod address;
 mod answer;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match result {
         Ok(status) => std::process::exit(status),
         Err(error) => {
-            eprintln!("containerd-shim-fgpu-v2: {error:#}");
+            fgpu_hook::say(format_args!("containerd-shim-fgpu-v2: {error:#}"));
             ExitCode::FAILURE
         }
     }

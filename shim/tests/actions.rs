@@ -78,16 +78,30 @@ impl Bench {
         format!("unix://{}", self.at("s/stock").display())
     }
 
-    /// Runs an action in the bundle.
-    fn run(&self, args: &[&str]) -> Output {
+    /// An action in the bundle.
+    fn command(&self, args: &[&str]) -> Command {
         let path = format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap());
-        Command::new(env!("CARGO_BIN_EXE_containerd-shim-fgpu-v2"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_containerd-shim-fgpu-v2"));
+        command
             .args(["-namespace", "ns", "-address", "/none", "-publish-binary", "/none", "-id", "c1"])
             .args(args)
             .env("PATH", path)
-            .current_dir(self.at("bundle"))
-            .output()
-            .unwrap()
+            .current_dir(self.at("bundle"));
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Asks the stock shim something through the relay, and waits for the answer.
+    fn call(&self) {
+        let mut client = UnixStream::connect(self.at("s/stock.fgpu")).unwrap();
+        let (service, method) = ("containerd.task.v2.Task".into(), "Connect".into());
+        let body = Request { service, method, ..Default::default() }.write_to_bytes().unwrap();
+        client.write_all(&Vec::from(MessageHeader::new_request(1, body.len() as u32))).unwrap();
+        client.write_all(&body).unwrap();
+        client.read_exact(&mut [0; 10]).unwrap();
     }
 
     /// The pids of the relays of this bench.
@@ -268,3 +282,17 @@ fn everything_else_is_the_stock_shims() {
     let args = "stock -namespace ns -address /none -publish-binary /none -id c1 -info\n";
     assert_eq!(text(&output.stdout), args);
 }
+/// containerd was killed while its `delete` ran: what the stock shim says on standard error goes nowhere.
+#[test]
+fn a_delete_goes_on_if_nobody_takes_its_warnings() {
+    let bench = Bench::new();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = bench.command(&["delete"]).stderr(full()).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "deleted"));
+    // Nor is an error of our own another end.
+    std::fs::remove_file(bench.at("bin/containerd-shim-runc-v2")).unwrap();
+    let mut command = bench.command(&["delete"]);
+    let status = command.env("PATH", bench.at("bin")).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+}
+

@@ -11,11 +11,13 @@
 //!
 //! poststop always exits 0, see [`live::poststop`].
 
+#![deny(clippy::print_stderr)]
+
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fgpu_hook::live;
+use fgpu_hook::{live, say};
 use fgpu_spec::Nonce;
 
 const USAGE: &str = "usage: fgpu-hook createRuntime|prestart|precreate [--timeout SECONDS]\n       \
@@ -46,7 +48,7 @@ fn main() -> ExitCode {
             Ok(nonce) => return poststop(Some(nonce)),
             Err(()) => {
                 drain();
-                eprintln!("fgpu-hook: {nonce:?} is no grant");
+                say(format_args!("fgpu-hook: {nonce:?} is no grant"));
                 return ExitCode::SUCCESS;
             }
         },
@@ -55,7 +57,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            say(error);
             ExitCode::FAILURE
         }
     }
@@ -73,7 +75,7 @@ fn timeout(options: &[&str]) -> Option<Duration> {
 
 fn usage() -> ExitCode {
     drain();
-    eprintln!("{USAGE}");
+    say(USAGE);
     ExitCode::from(2)
 }
 
