@@ -322,8 +322,11 @@ impl Relay {
     fn accept(&mut self) {
         let client = match self.listener.as_ref().map(UnixListener::accept) {
             Some(Ok((client, _))) => client,
-            Some(Err(error)) if error.raw_os_error() == Some(nix::libc::EMFILE) => {
-                // The client stays in the queue. Until somebody else has gone, looking again is no use.
+            // No descriptor or no memory for it. The client stays in the queue, so the listener stays readable; until
+            // somebody else has gone, looking again is no use.
+            Some(Err(error))
+                if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) =>
+            {
                 log::warn(&self.setup.bundle, &self.setup.id, error);
                 return std::thread::sleep(std::time::Duration::from_millis(100));
             }

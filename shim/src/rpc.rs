@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use containerd_shim_protos::api::{ConnectRequest, ConnectResponse, ShutdownRequest};
 use containerd_shim_protos::protobuf::Message;
-use containerd_shim_protos::ttrpc::proto::{Code, MessageHeader, Request, Response};
+use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_LENGTH_MAX, MessageHeader, Request, Response};
 
 use crate::frame::{HEADER, frame};
 use crate::request::SERVICES;
@@ -59,8 +59,9 @@ fn call(socket: &Path, method: &str, payload: &[u8]) -> anyhow::Result<Vec<u8>> 
 fn read_response(connection: &mut UnixStream) -> anyhow::Result<Response> {
     let mut head = [0; HEADER];
     connection.read_exact(&mut head)?;
-    let length = MessageHeader::from(&head[..]).length;
-    let mut body = Vec::new();
-    connection.take(length.into()).read_to_end(&mut body)?;
+    let length = MessageHeader::from(&head[..]).length as usize;
+    ensure!(length <= MESSAGE_LENGTH_MAX, "an answer of {length} bytes is none of ttrpc");
+    let mut body = vec![0; length];
+    connection.read_exact(&mut body)?;
     Response::parse_from_bytes(&body).context("the answer does not decode")
 }

@@ -46,7 +46,12 @@ pub(crate) fn inherited(number: RawFd) -> Result<OwnedFd> {
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-/// Lets SIGTERM, SIGINT and SIGHUP do nothing, without letting our children inherit that (a signal that is
+/// The signals that people and service managers send to shims. SIGUSR1 has a stock shim print its stacks (containerd,
+/// pkg/shim/shim_unix.go `setupDumpStacks`), and `pkill -USR1 containerd-shim` means all of them.
+const OUTLIVED: [Signal; 6] =
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// Lets these signals do nothing, without letting our children inherit that (a signal that is
 /// ignored stays ignored over execve(2), a handler does not).
 pub(crate) fn outlive_signals() -> Result<()> {
     handle_signals(SigHandler::Handler(nothing))
@@ -54,7 +59,7 @@ pub(crate) fn outlive_signals() -> Result<()> {
 
 fn handle_signals(handler: SigHandler) -> Result<()> {
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+    for signal in OUTLIVED {
         // SAFETY: the handler is the default or does nothing, which is async-signal-safe.
         unsafe { sigaction(signal, &action) }?;
     }

@@ -190,13 +190,7 @@ fn start_puts_one_relay_in_front_of_the_stock_shim() {
         assert_eq!(bench.read("bundle/address"), ours);
     }
     assert_eq!(bench.relays().len(), 1, "the second container of a pod comes to the first one's relay");
-    let mut client = UnixStream::connect(bench.at("s/stock.fgpu")).unwrap();
-    let request =
-        Request { service: "containerd.task.v2.Task".into(), method: "Connect".into(), ..Default::default() };
-    let body = request.write_to_bytes().unwrap();
-    client.write_all(&Vec::from(MessageHeader::new_request(1, body.len() as u32))).unwrap();
-    client.write_all(&body).unwrap();
-    client.read_exact(&mut [0; 10]).unwrap();
+    bench.call();
     assert_eq!(*bench.asked.lock().unwrap(), ["containerd.task.v2.Task/Connect"]);
 
     bench.end();
@@ -204,6 +198,30 @@ fn start_puts_one_relay_in_front_of_the_stock_shim() {
     let left: Vec<_> =
         std::fs::read_dir(bench.at("s")).unwrap().flatten().map(|file| file.file_name()).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// A relay that ended would take its containers along. `pkill -USR1 containerd-shim` is how an administrator has the
+/// stock shims print their stacks.
+#[test]
+fn the_relay_outlives_what_people_send_to_shims() {
+    use nix::sys::signal::{Signal, kill};
+    let bench = Bench::new();
+    assert!(bench.run(&["start"]).status.success());
+    let relay = nix::unistd::Pid::from_raw(bench.relays()[0]);
+    bench.call();
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGPIPE,
+    ] {
+        kill(relay, signal).unwrap();
+        bench.call();
+    }
+    assert_eq!(bench.relays(), [relay.as_raw()]);
 }
 
 #[test]
@@ -274,14 +292,6 @@ fn a_delete_that_fails_is_handed_through() {
     );
 }
 
-#[test]
-fn everything_else_is_the_stock_shims() {
-    let bench = Bench::new();
-    let output = bench.run(&["-info"]);
-    assert_eq!(output.status.code(), Some(9));
-    let args = "stock -namespace ns -address /none -publish-binary /none -id c1 -info\n";
-    assert_eq!(text(&output.stdout), args);
-}
 /// containerd was killed while its `delete` ran: what the stock shim says on standard error goes nowhere.
 #[test]
 fn a_delete_goes_on_if_nobody_takes_its_warnings() {
@@ -296,3 +306,11 @@ fn a_delete_goes_on_if_nobody_takes_its_warnings() {
     assert_eq!(status.code(), Some(1));
 }
 
+#[test]
+fn everything_else_is_the_stock_shims() {
+    let bench = Bench::new();
+    let output = bench.run(&["-info"]);
+    assert_eq!(output.status.code(), Some(9));
+    let args = "stock -namespace ns -address /none -publish-binary /none -id c1 -info\n";
+    assert_eq!(text(&output.stdout), args);
+}

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_TYPE_RESPONSE};
+use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_LENGTH_MAX, MESSAGE_TYPE_RESPONSE};
 use nix::poll::PollFlags;
 
 use crate::frame::{HEADER, Piece, Splitter, error_frame};
@@ -242,12 +242,11 @@ impl Relay {
         if ready.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
             match read(&forward.socket, buffer) {
                 Some(0) => broken = true,
-                Some(count) => {
-                    if let Some(frame) = forward.feed(&buffer[..count], *stream) {
-                        self.responded(key, frame);
-                        return;
-                    }
-                }
+                Some(count) => match forward.feed(&buffer[..count], *stream) {
+                    Ok(Some(frame)) => return self.responded(key, frame),
+                    Ok(None) => {}
+                    Err(TooLong) => broken = true,
+                },
                 None => {}
             }
         }
@@ -324,21 +323,25 @@ impl Call {
     }
 }
 
+/// A frame that is longer than ttrpc allows. It is kept whole, so it is not believed.
+struct TooLong;
+
 impl Forward {
     /// Takes what the stock shim sent. Returns the answer's frame once it is complete.
-    fn feed(&mut self, mut input: &[u8], stream: u32) -> Option<Vec<u8>> {
+    fn feed(&mut self, mut input: &[u8], stream: u32) -> Result<Option<Vec<u8>>, TooLong> {
         while let Some(piece) = self.splitter.next(&mut input) {
             match piece {
+                Piece::Head(_, header) if header.length as usize > MESSAGE_LENGTH_MAX => return Err(TooLong),
                 Piece::Head(raw, _) => self.frame = raw.to_vec(),
                 Piece::Body(bytes) => self.frame.extend_from_slice(bytes),
             }
             let is_answer =
                 self.frame[4..8] == stream.to_be_bytes() && self.frame[8] == MESSAGE_TYPE_RESPONSE;
             if self.splitter.at_boundary() && is_answer {
-                return Some(std::mem::take(&mut self.frame));
+                return Ok(Some(std::mem::take(&mut self.frame)));
             }
         }
-        None
+        Ok(None)
     }
 }
 

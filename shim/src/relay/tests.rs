@@ -333,6 +333,22 @@ fn a_reservation_that_dies_gives_back_what_it_may_have() {
     assert_eq!(bench.end(control, vec![stock])[1..], ["-namespace ns -id c1 fgpu-release"]);
 }
 
+/// What became of the container is not known then: its share stays until the stock shim has ended.
+#[test]
+fn an_answer_that_is_none_is_not_waited_for() {
+    let bench = Bench::new(GRANT);
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    let call = bench.stock.recv().unwrap();
+    read_frame(&call);
+    send(&call, &[0xff; 100]);
+    let (stream, code, message) = error_of(&read_frame(&client));
+    assert_eq!((stream, code), (1, Code::UNAVAILABLE), "{message}");
+    assert_eq!(rest(&call), b"", "nothing more is read of it");
+    assert_eq!(bench.end(control, vec![stock])[1..], [format!("-nonce {NONCE} fgpu-release")]);
+}
+
 #[test]
 fn other_requests_pass_a_reservation_that_waits() {
     let gate = "case $action in fgpu-prepare) read x <${0%/*}/gate; echo granted 0123456789abcdef0123456789abcdef;; esac";
