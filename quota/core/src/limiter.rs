@@ -23,8 +23,9 @@
 //! 1. `cap`: what was used is paid for. Else the launch sleeps until then.
 //! 2. No more is under way than fills [`AHEAD`]: what is launched cannot be taken back, so it must be little. A lane whose
 //!    kernels do not end gets a launch in all the same after [`PATIENCE`]: they may be waiting for it.
-//! 3. It is the container's turn on the GPU ([`Turn`]). A container that has had less than its
-//!    share for [`ENTITLED`] waits for nobody: what others wrote into a shared file cannot hold it up longer.
+//! 3. It is the container's turn on the GPU ([`Turn`]). A container that has had less than its share for so long that it could not
+//!    make up for more (20 ms of the GPU, within 3 points of a second) waits for nobody: what others wrote into a shared
+//!    file cannot take its share.
 //!
 //! All of it is looked at every [`LOOK`] nanoseconds at most; a launch in between costs a look at the clock. A waiting launch
 //! sleeps and asks again, so a new share is heeded within [`NAP`].
@@ -54,7 +55,7 @@ mod lanes;
 #[cfg(test)]
 mod tests;
 
-use fgpu_wire::ledger::{Busy, Compute};
+use fgpu_wire::ledger::{Busy, Compute, at_share};
 use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, Page};
 use fgpu_wire::turns::{Answer, Turn};
 
@@ -73,8 +74,13 @@ pub const LOOK: u64 = 250_000;
 pub const NAP: u64 = 10_000_000;
 /// How long a launch waits for kernels that do not end.
 pub const PATIENCE: u64 = 100_000_000;
-/// How long a container that has had less than its share lets others go first.
-pub const ENTITLED: u64 = 30_000_000;
+/// GPU time that a capped container makes up for if it had to leave it to others, nanoseconds: with what
+/// [`fgpu_wire::ledger::CREDIT`] allows for, within 3 points of a second.
+const MADE_UP: u64 = 20_000_000;
+/// The longest time for which a container lets others go first, nanoseconds.
+const LONGEST: u64 = 100_000_000;
+/// How long a container launches nothing until what it might have had meanwhile is not counted, nanoseconds.
+const PAUSE: u64 = 30_000_000;
 /// How far ahead of its share a container in `share` mode is thought to be: what it used while others were idle is not a debt.
 const FORGIVEN: u64 = 100_000_000;
 /// Shortest sleeps while kernels end.
@@ -128,6 +134,12 @@ impl Grant<'_> {
     #[inline]
     pub fn share(&self) -> (u8, u32) {
         self.page.compute(self.gpu)
+    }
+
+    /// How long a container that has less than its share lets others go first, nanoseconds: as long as it can make up for
+    /// afterwards.
+    fn entitled(&self) -> u64 {
+        at_share(MADE_UP, self.share().1).min(LONGEST)
     }
 
     /// How far beyond what was used the container is thought to have paid.
@@ -191,7 +203,7 @@ impl Lane {
             now = host.now();
         }
         self.start(now, grant, stream, host, events);
-        self.let_go(now, wait.turn);
+        self.let_go(now, grant, wait.turn);
         Some(now)
     }
 
@@ -221,7 +233,7 @@ impl Lane {
             Answer::Go => Answer::Go,
             Answer::Wait(nap) => {
                 wait.turn = true;
-                if now.saturating_sub(grant.account.paid().max(self.since())) >= ENTITLED {
+                if now.saturating_sub(grant.account.paid().max(self.since())) >= grant.entitled() {
                     return Answer::Go;
                 }
                 Answer::Wait(nap)

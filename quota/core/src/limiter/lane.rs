@@ -4,8 +4,9 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use fgpu_wire::ledger::{CREDIT, Span};
+use fgpu_wire::limits::COMPUTE_CAP;
 
-use super::{AHEAD, ENTITLED, Events, Grant, Host, LOOK, MOST, PATIENCE, SHORT, UNKNOWN};
+use super::{AHEAD, Events, Grant, Host, LOOK, MOST, PATIENCE, PAUSE, SHORT, UNKNOWN};
 
 /// Marks that can be under way at a time.
 const MARKS: usize = 64;
@@ -97,7 +98,7 @@ pub struct Lane {
     /// Nanoseconds of a launch; 0: not known.
     average: AtomicU64,
     since: AtomicU64,
-    /// 1: the last launch that came to the gate had to wait for its container's turn.
+    /// 1: a launch had to wait for its container's turn, and what was missed meanwhile is not made up for yet.
     waited: AtomicU32,
     notes: [Note; NOTES],
     state: UnsafeCell<State>,
@@ -181,8 +182,12 @@ impl Lane {
     }
 
     /// Lets launches go until the next look.
-    pub(super) fn let_go(&self, now: u64, waited: bool) {
-        self.waited.store(waited.into(), Ordering::Relaxed);
+    pub(super) fn let_go(&self, now: u64, grant: &Grant<'_>, waited: bool) {
+        if waited {
+            self.waited.store(1, Ordering::Relaxed);
+        } else if grant.share().0 != COMPUTE_CAP || grant.account.paid().saturating_add(CREDIT) >= now {
+            self.waited.store(0, Ordering::Relaxed);
+        }
         let room = self.window().saturating_sub(self.under_way()).saturating_sub(1);
         self.allowed.store(room as i64, Ordering::Relaxed);
         self.go_until.store(now + LOOK, Ordering::Relaxed);
@@ -190,8 +195,9 @@ impl Lane {
 
     /// A launch comes to the gate. After a pause the lane's time counts anew: what it did not want it has not missed.
     pub(super) fn arrive(&self, now: u64) {
-        if now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) > ENTITLED {
+        if now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) > PAUSE {
             self.since.store(now, Ordering::Relaxed);
+            self.waited.store(0, Ordering::Relaxed);
         }
     }
 
@@ -229,8 +235,8 @@ impl Lane {
     }
 
     /// Time that the container had to leave to others is not lost to it as idle time is.
-    fn credit(&self) -> u64 {
-        if self.waited.load(Ordering::Relaxed) == 0 { CREDIT } else { CREDIT + ENTITLED }
+    fn credit(&self, grant: &Grant<'_>) -> u64 {
+        if self.waited.load(Ordering::Relaxed) == 0 { CREDIT } else { CREDIT + grant.entitled() }
     }
 
     /// The state, unless somebody has it. No thread's address is 0.
@@ -463,7 +469,7 @@ impl Lane {
         let all_marked = self.calling.load(Ordering::Acquire) == 0
             && self.launched.load(Ordering::Acquire) <= state.covered;
         let until = if state.count > 0 { length } else { state.ended };
-        state.charge(until, grant, self.credit());
+        state.charge(until, grant, self.credit(grant));
         if state.count == 0 && all_marked {
             self.retired.fetch_max(state.covered, Ordering::AcqRel);
             self.at_work.store(0, Ordering::Release);
@@ -531,7 +537,7 @@ impl Lane {
         let Some(held) = self.hold_soon(now, host) else { return false };
         let state = held.state();
         if self.is_at_work() && !state.pending {
-            state.charge(now.saturating_sub(state.from), grant, self.credit());
+            state.charge(now.saturating_sub(state.from), grant, self.credit(grant));
         }
         if let Some(turn) = grant.turn {
             turn.done(now, state.busy);

@@ -64,3 +64,40 @@ fn who_comes_back_has_his_share_within_a_tenth_of_a_second() {
         }
     }
 }
+
+/// Who has to wait for a long kernel of another's makes up for it, and takes no more than a cap allows for that.
+#[test]
+fn long_kernels_of_a_neighbour_take_nobodys_share() {
+    for mode in [COMPUTE_CAP, COMPUTE_SHARE] {
+        for length in [20 * MS, 40 * MS, 60 * MS] {
+            let long = [Shape::Of(length), Shape::OfAndWait(length)];
+            for (first, second) in
+                long.into_iter().flat_map(|long| [(long, Shape::Small), (Shape::Small, long)])
+            {
+                let node = together(&[(mode, 300_000, first, 0, LONG), (mode, 700_000, second, 0, LONG)], 1);
+                let (one, two) = (percent(&node, 0, 0, LONG), percent(&node, 1, 0, LONG));
+                let part = one / (one + two) * 100.0;
+                let story = format!("{mode} {first:?} {second:?}: {one:.1} {two:.1}");
+                assert!((25.0..=35.0).contains(&part) && one + two >= 85.0, "{story}");
+                for (container, share, shape) in [(0, 300 * MS, first), (1, 700 * MS, second)] {
+                    let most = node.world.lock().gpu.most(container, S, S, S + LONG);
+                    let more = if shape == Shape::Small { 30 * MS } else { 30 * MS + length };
+                    assert!(mode != COMPUTE_CAP || most <= share + more, "{story}: {most} in a second");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_cap_makes_up_for_stays_within_three_points() {
+    for ppm in [100_000, 300_000, 500_000, 900_000] {
+        let tenants = [
+            (COMPUTE_CAP, ppm, Shape::Small, 0, 2 * LONG),
+            (COMPUTE_CAP, 1_000_000 - ppm, Shape::Of(60 * MS), 0, S),
+        ];
+        let node = together(&tenants, 1);
+        let most = node.world.lock().gpu.most(0, S, S, S + 2 * LONG);
+        assert!(most <= u64::from(ppm) * 1000 + 30 * MS, "{ppm} ppm: {most} in a second");
+    }
+}

@@ -50,6 +50,8 @@ pub(super) enum Shape {
     Threads,
     /// Kernels of so many nanoseconds in one stream, never waited for.
     Of(u64),
+    /// And each waited for.
+    OfAndWait(u64),
     /// By turns so many small ones and so many of 5 ms, never waited for.
     Mixed(usize, usize),
 }
@@ -244,6 +246,10 @@ impl Thread {
             match shape {
                 Shape::LargeAndWait => {
                     self.launch(Stream::Shared(0), 12 * MS);
+                    self.wait();
+                }
+                Shape::OfAndWait(nanoseconds) => {
+                    self.launch(Stream::Shared(0), nanoseconds);
                     self.wait();
                 }
                 Shape::Small => self.launch(Stream::Shared(0), 20 * US),
