@@ -33,13 +33,17 @@ pub enum Fault {
     MigDestroyCompute = 23,
     /// Destroying a GPU instance answers this `nvmlReturn_t`. GPU.
     MigDestroy = 24,
-    /// Creating and destroying instances takes so many microseconds longer. GPU.
+    /// Creating and destroying instances takes so many microseconds longer, or until that is taken back. GPU.
     MigDelay = 25,
+    /// Unless 0, MIG mode has been switched off, and the instances went with it. GPU.
+    MigOff = 26,
+    /// The so many-th NVML call about the GPU from now on answers NVML_ERROR_UNKNOWN. GPU.
+    NvmlFail = 27,
 }
 
 impl Fault {
     /// Every fault there is.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::NvmlInit,
         Self::NvmlDevice,
         Self::NvmlDelay,
@@ -53,6 +57,8 @@ impl Fault {
         Self::MigDestroyCompute,
         Self::MigDestroy,
         Self::MigDelay,
+        Self::MigOff,
+        Self::NvmlFail,
     ];
 
     /// The name that a person types.
@@ -71,6 +77,8 @@ impl Fault {
             Self::MigDestroyCompute => "mig-destroy-compute",
             Self::MigDestroy => "mig-destroy",
             Self::MigDelay => "mig-delay-us",
+            Self::MigOff => "mig-off",
+            Self::NvmlFail => "nvml-fail",
         }
     }
 

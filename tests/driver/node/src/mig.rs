@@ -1,7 +1,8 @@
 //! What slices a MIG-capable GPU can be cut into.
 //!
-//! Source: NVIDIA's MIG user guide and what the driver answers on such GPUs; memory sizes of H200 and B200, and the
-//! multiprocessors of B200's slices, are plausible only. Which instances there are is in [`crate::instances`].
+//! Source: NVIDIA's MIG user guide, and what `nvidia-smi mig -lgip` prints on such GPUs: for H200 in issue 120 of NVIDIA/mig-parted,
+//! for B200 in its pull request 187 (the driver before answered 22 GiB for `1g.23gb`: sizes are the driver's, not the
+//! hardware's). What is not there, B200 from `3g.90gb` on, is scaled. Which instances there are is in [`crate::instances`].
 
 /// The slicing scheme of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,20 +144,20 @@ const H100_94: &[Profile] = &eight(
 
 const H200_141: &[Profile] = &eight(
     ["1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb", "1g.18gb+me"],
-    [16_896, 33_920, 33_920, 71_424, 71_424, 142_848],
+    [16_384, 33_024, 33_024, 71_168, 71_168, 143_360],
     H100_SMS,
 );
 
 const B200_180: &[Profile] = &eight(
     ["1g.23gb", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb", "1g.23gb+me"],
-    [22_144, 44_544, 44_544, 90_624, 90_624, 182_272],
-    [18, 28, 36, 70, 72, 148],
+    [20_992, 45_312, 45_312, 91_136, 91_136, 182_272],
+    [18, 30, 36, 70, 72, 148],
 );
 
 const A30_24: &[Profile] = &[
     row(0, 14, "1g.6gb", 1, 14, 5952, 1, ANY_OF_4, [1, 0, 0, 0]),
-    row(1, 5, "2g.12gb", 2, 28, 12032, 2, &[0, 2], [2, 2, 0, 0]),
-    row(3, 0, "4g.24gb", 4, 56, 24192, 4, &[0], [4, 4, 1, 1]),
+    row(1, 5, "2g.12gb", 2, 28, 11968, 2, &[0, 2], [2, 2, 0, 0]),
+    row(3, 0, "4g.24gb", 4, 56, 24000, 4, &[0], [4, 4, 1, 1]),
     only_one(row(7, 21, "1g.6gb+me", 1, 14, 5952, 1, ANY_OF_4, [1, 1, 1, 1])),
 ];
 

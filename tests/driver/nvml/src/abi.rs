@@ -19,6 +19,7 @@ impl Failure {
     pub(crate) const IN_USE: Self = Self(19);
     pub(crate) const INSUFFICIENT_RESOURCES: Self = Self(23);
     pub(crate) const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
+    pub(crate) const UNKNOWN: Self = Self(999);
 }
 
 /// What a simulated function computes before it becomes an `nvmlReturn_t`.

@@ -22,6 +22,8 @@ use crate::session::{Device, Session};
 const CONFIG: u32 = 1;
 /// Major of the capabilities' nodes, as `fgpu-sim install` has it in /proc/devices.
 const CAPS_MAJOR: u32 = 507;
+/// How often a call that takes long looks whether it still shall, in microseconds.
+const STEP: u64 = 10_000;
 /// Readable for everybody.
 const CAP_MODE: u32 = 0o444;
 
@@ -76,7 +78,7 @@ impl From<Refusal> for Failure {
             Refusal::Full => Self::INSUFFICIENT_RESOURCES,
             Refusal::InUse => Self::IN_USE,
             Refusal::Gone => Self::NOT_FOUND,
-            Refusal::Unknown => Self(999),
+            Refusal::Unknown => Self::UNKNOWN,
         }
     }
 }
@@ -86,9 +88,10 @@ fn change(device: &Device, fault: Fault) -> Answer {
     if !devices::capability_visible(device.session.root, CONFIG) {
         return Err(Failure::NO_PERMISSION);
     }
-    match device.state().fault(Fault::MigDelay) {
-        0 => {}
-        microseconds => sys::sleep(microseconds.saturating_mul(1000)),
+    let mut slept = 0;
+    while slept < device.state().fault(Fault::MigDelay) {
+        sys::sleep(STEP * 1000);
+        slept += STEP;
     }
     match device.state().fault(fault) {
         0 => Ok(()),

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use sim_node::fault::Fault;
 use sim_node::mig::{Geometry, Profile};
 
 use crate::abi::{Answer, Failure, Handle, code, padded, put, put_list, values};
@@ -11,9 +12,14 @@ pub(crate) fn geometry(device: &Device) -> Result<Geometry, Failure> {
     Geometry::from_number(device.gpu.mig_geometry).ok_or(Failure::NOT_SUPPORTED)
 }
 
-/// The geometry of a GPU that an administrator has put into MIG mode.
+/// Whether an administrator has put the GPU into MIG mode.
+fn is_enabled(device: &Device) -> bool {
+    device.gpu.mig_enabled == 1 && device.state().fault(Fault::MigOff) == 0
+}
+
+/// The geometry of a GPU in MIG mode.
 pub(crate) fn enabled_geometry(device: &Device) -> Result<Geometry, Failure> {
-    if device.gpu.mig_enabled == 1 { geometry(device) } else { Err(Failure::NOT_SUPPORTED) }
+    if is_enabled(device) { geometry(device) } else { Err(Failure::NOT_SUPPORTED) }
 }
 
 #[unsafe(no_mangle)]
@@ -22,8 +28,8 @@ unsafe extern "C" fn nvmlDeviceGetMigMode(device: Handle, current: *mut u32, pen
         geometry(&device)?;
         // SAFETY: the pointers are null or valid, as nvml.h demands of the caller.
         unsafe {
-            put(current, device.gpu.mig_enabled)?;
-            put(pending, device.gpu.mig_enabled)
+            put(current, is_enabled(&device).into())?;
+            put(pending, is_enabled(&device).into())
         }
     }))
 }

@@ -154,6 +154,12 @@ impl Session {
                 sys::kill_self();
             }
         }
+        if state.fault(Fault::NvmlFail) != 0 {
+            let count = &self.writer()?.state.gpus[number].faults[Fault::NvmlFail as usize];
+            if count.fetch_sub(1, Ordering::AcqRel) == 1 {
+                return Err(Failure::UNKNOWN);
+            }
+        }
         match state.fault(Fault::NvmlDelay) {
             0 => {}
             microseconds => sys::sleep(microseconds.saturating_mul(1000)),
