@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The driver is called with no lock of the store held, by a program of its own. Whatever is killed in between, what the lease
-//! says is enough to finish: a slice that is `creating` or `made` may have an instance, any other has none of ours.
+//! says is enough to finish: a slice that is `creating`, `made` or `destroying` may have an instance, any other has none of ours.
 
 use fgpu_spec::{MigInstance, MigStage, Nonce, Tier};
 

@@ -13,6 +13,7 @@ mod kernel;
 mod node;
 mod report;
 mod running;
+mod slices;
 mod versions;
 
 use std::path::PathBuf;
@@ -97,8 +98,15 @@ impl Diagnosis {
 }
 
 /// The checks, in the order in which their findings are shown.
-const CHECKS: [fn(&Node, &mut Diagnosis); 6] =
-    [kernel::check, driver::check, install::check, containers::check, engines::check, conflicts::check];
+const CHECKS: [fn(&Node, &mut Diagnosis); 7] = [
+    kernel::check,
+    driver::check,
+    install::check,
+    containers::check,
+    slices::check,
+    engines::check,
+    conflicts::check,
+];
 
 /// Looks at the node.
 ///

@@ -13,6 +13,8 @@ use fgpu_allocator::{DriverLock, Foreign, Lease, Store};
 use fgpu_driver::nvml::mig::{GpuInstance, MigGpu};
 use fgpu_spec::{Code, Error, Gpu, Inventory, MigProfile, MigSlice, Nonce};
 
+use crate::inventory::holder;
+
 mod limit;
 mod look;
 mod set_up;
@@ -61,10 +63,11 @@ fn grant(text: &str) -> Result<Nonce, String> {
 /// What the driver answers, or what of the node cannot be read.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let store = Store::open(&arguments.state_dir)?;
-    let inventory = fgpu_driver::cached(&arguments.root, &arguments.state_dir)?.ok_or_else(|| {
-        let message = "the inventory is out of date: the driver was changed meanwhile; try again";
-        Error::new(Code::DriverError, message)
-    })?;
+    let inventory = match fgpu_driver::cached(&arguments.root, &arguments.state_dir)? {
+        Some(inventory) => inventory,
+        // The driver was changed meanwhile. Nobody else may look at the GPUs for long, and what is left to undo stays until then.
+        None => fgpu_driver::refresh(&arguments.root, &arguments.state_dir, &holder)?.inventory,
+    };
     let node = Node { store, inventory, root: &arguments.root };
     match arguments.step {
         Step::SetUp { nonce } => set_up::run(&node, &nonce),
@@ -89,6 +92,27 @@ impl Node<'_> {
         self.inventory.gpus.iter().find(|gpu| gpu.uuid == uuid).ok_or_else(|| {
             Error::new(Code::GpuUnhealthy, format!("GPU {uuid} is not in the inventory (any more)"))
         })
+    }
+
+    /// That no other container holds the nodes of the GPU instance with that id. One does whose own instance was destroyed by
+    /// somebody: ids are given out again, and the nodes are found by the id.
+    fn no_other_has(&self, nonce: &Nonce, at: usize, gpu: &Gpu, id: u32) -> Result<(), Error> {
+        for lease in self.store.leases()?.iter().filter(|lease| lease.state.is_held()) {
+            let shares = lease.grant.gpus.iter().enumerate().filter(|(_, share)| share.uuid == gpu.uuid);
+            let others = shares.filter(|(other, _)| lease.grant.nonce != *nonce || *other != at);
+            let mut instances = others.filter_map(|(_, share)| share.mig.as_ref()?.instance.as_ref());
+            if instances.any(|instance| instance.gpu_instance == id) {
+                return Err(Error::new(
+                    Code::DriverError,
+                    format!(
+                        "the driver gives it the nodes of GPU instance {id}, which {} still has open, though its own \
+                         instance was destroyed by somebody; end that container",
+                        lease.key.short()
+                    ),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Writes down which of a GPU's `instances` are not ours. A lease's are those that may have been made in its place.

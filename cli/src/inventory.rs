@@ -47,7 +47,7 @@ fn unmeasured(gpu: &Unusable) -> String {
 }
 
 /// The command that holds a context, in a process of its own: a crash in the driver is its own then.
-fn holder(libcuda: &Path) -> Command {
+pub(crate) fn holder(libcuda: &Path) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(HOLD).arg(libcuda);
     command

@@ -63,9 +63,10 @@ pub(crate) enum Tell {
 /// What the store says.
 pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
     let store = fgpu_hook::store(config)?;
-    let freed = store.reconcile()?;
+    let mut freed = store.reconcile()?;
     fgpu_hook::clear_leftovers(&store, &config.state_dir)?;
-    let undone = fgpu_hook::driver_step::finish(config, &store)?;
+    let mut finished = fgpu_hook::driver_step::finish(config, &store)?;
+    freed.append(&mut finished.adopted);
     let text = match tell {
         Tell::Json => json(&Freed {
             released: freed
@@ -82,7 +83,7 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
         Tell::Text if freed.is_empty() => "nothing to release\n".into(),
         Tell::Text | Tell::Quietly => released(&freed),
     };
-    let warnings = undone.into_iter().map(|error| error.message).collect();
+    let warnings = finished.failed.into_iter().map(|error| error.message).collect();
     Ok(Output { text, warnings, ..Output::default() })
 }
 

@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use fgpu_allocator::{Claim, Host, Key, Lease, Process, Rules, Store};
-use fgpu_spec::{Defaults, Gpu, Inventory, Request, Tier, Topology};
+use fgpu_spec::{
+    Defaults, Gpu, Inventory, MigInstance, MigPlacement, MigProfile, MigStage, Request, Tier, Topology,
+};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::Value;
 
@@ -162,10 +164,24 @@ impl Node {
         self.put(&format!("proc/{pid}/stat"), &text);
     }
 
-    fn lease(&self, id: &str, pid: i32) -> Lease {
+    fn store(&self) -> Store {
         let host = Host { proc: self.path("proc"), cgroup: self.path("sys/fs/cgroup") };
-        let store = Store::open_on(&self.path("run/fgpu"), host).unwrap();
-        let annotations = [("fgpu/fraction".to_owned(), "0.25".to_owned())].into();
+        Store::open_on(&self.path("run/fgpu"), host).unwrap()
+    }
+
+    fn lease(&self, id: &str, pid: i32) -> Lease {
+        self.lease_of(&inventory(BOOT), id, pid, ("fgpu/fraction", "0.25"), Tier::Quota)
+    }
+
+    fn lease_of(
+        &self,
+        inventory: &Inventory,
+        id: &str,
+        pid: i32,
+        (key, value): (&str, &str),
+        tier: Tier,
+    ) -> Lease {
+        let annotations = [(key.to_owned(), value.to_owned())].into();
         let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
         let claim = Claim {
             key: Key { namespace: "moby".into(), id: id.into() },
@@ -173,7 +189,7 @@ impl Node {
             maker: Process { pid, start: 4711 },
             pid_file: None,
         };
-        store.reserve(&inventory(BOOT), &Rules::default(), &request, &[Tier::Quota], &claim).unwrap()
+        self.store().reserve(inventory, &Rules::default(), &request, &[tier], &claim).unwrap()
     }
 
     fn doctor(&self, arguments: &[&str]) -> Output {
@@ -427,6 +443,59 @@ fn faults_of_the_leases() {
             node.remove("proc/200");
         }),
         ("leases-unknown", "warning", "mount -t proc", |node| node.remove("proc/self/stat")),
+    ]);
+}
+
+/// Puts the first GPU into MIG mode, with these instances in the kernel's list.
+fn in_mig_mode(node: &Node, instances: &[&str]) -> Inventory {
+    let mut inventory = inventory(BOOT);
+    inventory.gpus[0].mig_enabled = true;
+    inventory.gpus[0].mig_profiles = vec![MigProfile {
+        name: "1g.10gb".into(),
+        id: 19,
+        slices: 1,
+        multiprocessors: 16,
+        memory: 9984 << 20,
+        most: 7,
+        placements: vec![MigPlacement { start: 0, size: 1 }],
+    }];
+    node.put("run/fgpu/inventory.json", &serde_json::to_string(&inventory).unwrap());
+    node.put("proc/driver/nvidia/capabilities/mig/config", "DeviceFileMinor: 1\n");
+    for instance in instances {
+        node.put(&format!("proc/driver/nvidia/capabilities/gpu0/mig/{instance}/access"), "");
+    }
+    inventory
+}
+
+/// The same, and a container that has GPU instance 1.
+fn with_slice(node: &Node, instances: &[&str]) {
+    let inventory = in_mig_mode(node, instances);
+    let lease = node.lease_of(&inventory, "sliced", 100, ("fgpu/mig", "1g.10gb"), Tier::Mig);
+    let store = node.store();
+    let device = MigInstance { gpu_instance: 1, compute_instance: 0, uuid: "MIG-1".into() };
+    assert!(store.progress(&lease.grant.nonce, 0, MigStage::Made, Some(device)).unwrap());
+    let lock = store.lock_driver(&inventory.gpus[0]).unwrap();
+    let made = store.leases().unwrap().pop().unwrap();
+    store.made(&lock, &inventory.gpus[0], made.grant.gpus[0].clone()).unwrap();
+}
+
+#[test]
+fn faults_of_mig_instances() {
+    const THERE: &[&str] = &["gi1", "gi1/ci0"];
+    if is_root() {
+        let node = Node::new();
+        with_slice(&node, THERE);
+        assert_eq!(node.findings(), (Vec::new(), Some(0)));
+    }
+    faults(&[
+        ("mig-orphan", "warning", "fgpu gc", |node| {
+            with_slice(node, THERE);
+            node.remove("run/fgpu/allocations.json");
+        }),
+        ("mig-instance-gone", "error", "end moby/sliced", |node| with_slice(node, &[])),
+        ("mig-bare-instance", "warning", "nvidia-smi mig -dgi -i 0 -gi 3", |node| {
+            in_mig_mode(node, &["gi3"]);
+        }),
     ]);
 }
 

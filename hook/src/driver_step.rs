@@ -129,23 +129,41 @@ pub(crate) fn ended(config: &Config, store: &Store, lease: &Lease) -> Result<(),
     })
 }
 
-/// Finishes what is left to undo, waiting for it, and returns what could not be: the leases that had come to their end, and
-/// those that have been kept long enough.
+/// What [`finish`] did.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// The leases that were made for instances of ours whose own leases were lost.
+    pub adopted: Vec<Lease>,
+    /// What could not be undone.
+    pub failed: Vec<Error>,
+}
+
+/// Finishes what is left to undo, waiting for it: the leases that had come to their end, those that have been kept long
+/// enough, and the instances of ours that no lease holds.
 ///
 /// # Errors
 /// The state directory cannot be read or written.
-pub fn finish(config: &Config, store: &Store) -> Result<Vec<Error>, Error> {
+pub fn finish(config: &Config, store: &Store) -> Result<Finished, Error> {
     let longest = u64::try_from(config.mig_keep.as_nanos()).unwrap_or(u64::MAX);
-    store.end_keeping(longest)?;
-    let mut failed = Vec::new();
-    for lease in store.releasing()? {
-        // Of a container that was killed together with its front end.
-        if !config.mig_keep.is_zero() && lease.trouble.is_none() && store.keep(&lease.grant.nonce)? {
-            continue;
+    let mut finished = Finished::default();
+    if !config.mig_keep.is_zero() {
+        // Of containers that were killed together with their front ends. Before any keeping ends: it must not begin anew.
+        for lease in store.releasing()?.iter().filter(|lease| lease.trouble.is_none()) {
+            store.keep(&lease.grant.nonce)?;
         }
-        failed.extend(tear_down(config, &lease.grant.nonce)?);
     }
-    Ok(failed)
+    store.end_keeping(longest)?;
+    for lease in store.releasing()? {
+        finished.failed.extend(tear_down(config, &lease.grant.nonce)?);
+    }
+    // Without an inventory there are no GPUs of which something could be known.
+    if let Ok(Some(inventory)) = fgpu_driver::cached(&config.driver_root, &config.state_dir) {
+        finished.adopted = store.adopt_orphans(&inventory)?;
+    }
+    for lease in &finished.adopted {
+        finished.failed.extend(tear_down(config, &lease.grant.nonce)?);
+    }
+    Ok(finished)
 }
 
 fn tear_down(config: &Config, nonce: &Nonce) -> Result<Option<Error>, Error> {
@@ -154,7 +172,7 @@ fn tear_down(config: &Config, nonce: &Nonce) -> Result<Option<Error>, Error> {
 }
 
 /// Makes what room there is for a request that found none: ends the keeping of instances, finishes what is left to undo, and
-/// looks which instances there are that are not ours.
+/// looks which instances there are that are not ours. What no lease holds is the reconciler's.
 ///
 /// # Errors
 /// The state directory or the driver cannot be asked. An instance that cannot be destroyed is no error: who holds it

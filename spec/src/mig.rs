@@ -70,6 +70,8 @@ pub enum MigStage {
     Creating,
     /// The grant's own instance exists.
     Made,
+    /// The grant's own instance is being destroyed: the GPU instance may be there without its compute instance.
+    Destroying,
     /// The instance is the administrator's: used, and never destroyed.
     Borrowed,
 }
@@ -77,7 +79,7 @@ pub enum MigStage {
 impl MigStage {
     /// Whether there may be something to destroy.
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::Creating | Self::Made)
+        matches!(self, Self::Creating | Self::Made | Self::Destroying)
     }
 }
 

@@ -1,7 +1,9 @@
-//! Instances that no lease of ours made, as they were when somebody last asked the driver.
+//! What is known of a GPU's instances beside the leases: those that are not ours, as they were when somebody last asked the
+//! driver, and those that we made.
 //!
 //! ```text
-//! mig/<minor>.json    {"boot":…,"gpu":"GPU-…","instances":[{"gpu_instance":3,"profile":14,"start":2,"size":2,…}]}
+//! mig/<minor>.json    {"boot":…,"gpu":"GPU-…","instances":[{"gpu_instance":3,"profile":14,"start":2,"size":2,…}],
+//!                      "made":[{"uuid":"GPU-…","memory":…,"cores_ppm":…,"mig":{"start":4,"size":2,…}}]}
 //! mig/<minor>.lock    flock, held by whoever makes or destroys instances of that GPU, across the driver's calls
 //! ```
 //!
@@ -9,16 +11,20 @@
 //! looks again (a place that is taken after all is a reason to reserve anew), and a request that finds no place has
 //! the file made anew before it is refused. It is written with the GPU's lock held: nobody of ours makes or destroys an
 //! instance meanwhile, so what is not a lease's is not ours.
+//!
+//! `made` is for one case: the allocator file was lost or given up, and its leases with it. An instance cannot be told from an
+//! administrator's then, but by what is written here ([`Store::adopt_orphans`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Gpu, Inventory, MigInstance, MigPlacement};
+use fgpu_spec::{Compute, Gpu, Grant, GrantedGpu, Inventory, MigInstance, MigPlacement, Tier};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Slot, SlotHolder, Store};
+use crate::store::new_nonce;
+use crate::{Error, Key, Lease, Process, Slot, SlotHolder, State, Store, host, image};
 
 /// An instance that is not ours.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,11 +41,14 @@ pub struct Foreign {
     pub device: Option<MigInstance>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Seen<T> {
+/// The file.
+#[derive(Default, Serialize, Deserialize)]
+struct Seen {
     boot: String,
     gpu: String,
-    instances: T,
+    instances: Vec<Foreign>,
+    #[serde(default)]
+    made: Vec<GrantedGpu>,
 }
 
 /// The right to make and destroy instances of one GPU, until dropped.
@@ -68,12 +77,24 @@ impl Store {
         open().map(DriverLock).map_err(|error: std::io::Error| Error::io("lock", &path, error))
     }
 
-    /// Writes down which of a GPU's instances are not ours.
-    ///
-    /// # Errors
-    /// As [`Error`] says; the file is as it was then.
-    pub fn saw(&self, _: &DriverLock, gpu: &Gpu, foreign: &[Foreign]) -> Result<(), Error> {
-        let seen = Seen { boot: self.boot.id().to_owned(), gpu: gpu.uuid.clone(), instances: foreign };
+    fn seen(&self, gpu: &Gpu) -> Result<Seen, Error> {
+        let path = self.mig_file(gpu, "json");
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seen::default()),
+            Err(error) => return Err(Error::io("read", &path, error)),
+        };
+        // What does not parse, or is of another boot or GPU, says nothing; whoever makes an instance looks anyway.
+        let seen: Option<Seen> = serde_json::from_slice(&text).ok();
+        Ok(seen.filter(|seen| seen.boot == self.boot.id() && seen.gpu == gpu.uuid).unwrap_or_default())
+    }
+
+    /// Changes the file of a GPU. Nobody else does meanwhile.
+    fn see(&self, _: &DriverLock, gpu: &Gpu, change: impl FnOnce(&mut Seen)) -> Result<(), Error> {
+        let mut seen = self.seen(gpu)?;
+        change(&mut seen);
+        seen.boot = self.boot.id().to_owned();
+        seen.gpu = gpu.uuid.clone();
         let text = serde_json::to_vec(&seen).map_err(Error::Unwritable)?;
         let path = self.mig_file(gpu, "json");
         let temporary = self.mig_file(gpu, "json.new");
@@ -84,21 +105,87 @@ impl Store {
         write().map_err(|error| Error::io("write", &path, error))
     }
 
+    /// Writes down which of a GPU's instances are not ours.
+    ///
+    /// # Errors
+    /// As [`Error`] says; the file is as it was then.
+    pub fn saw(&self, lock: &DriverLock, gpu: &Gpu, foreign: &[Foreign]) -> Result<(), Error> {
+        self.see(lock, gpu, |seen| seen.instances = foreign.to_vec())
+    }
+
     /// What was last written down; nothing if nobody has looked in this boot.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub fn foreign(&self, gpu: &Gpu) -> Result<Vec<Foreign>, Error> {
-        let path = self.mig_file(gpu, "json");
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Error::io("read", &path, error)),
-        };
-        // What does not parse, or is of another boot or GPU, says nothing; whoever makes an instance looks anyway.
-        let seen: Option<Seen<Vec<Foreign>>> = serde_json::from_slice(&text).ok();
-        let seen = seen.filter(|seen| seen.boot == self.boot.id() && seen.gpu == gpu.uuid);
-        Ok(seen.map_or_else(Vec::new, |seen| seen.instances))
+        Ok(self.seen(gpu)?.instances)
+    }
+
+    /// Writes down that we made this slice.
+    ///
+    /// # Errors
+    /// As [`Error`] says; the file is as it was then.
+    pub fn made(&self, lock: &DriverLock, gpu: &Gpu, slice: GrantedGpu) -> Result<(), Error> {
+        self.see(lock, gpu, |seen| {
+            seen.made.retain(|other| !same_place(other, &slice));
+            seen.made.push(slice);
+        })
+    }
+
+    /// Writes down that what we made in the place of this slice is no more.
+    ///
+    /// # Errors
+    /// As [`Error`] says; the file is as it was then.
+    pub fn unmade(&self, lock: &DriverLock, gpu: &Gpu, slice: &GrantedGpu) -> Result<(), Error> {
+        self.see(lock, gpu, |seen| seen.made.retain(|other| !same_place(other, slice)))
+    }
+
+    /// The slices that we made and have not destroyed, and that no lease holds: their leases were lost.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn orphans(&self, inventory: &Inventory) -> Result<Vec<GrantedGpu>, Error> {
+        let mut orphans = self.all_made(inventory)?;
+        if !orphans.is_empty() {
+            let leases = self.leases()?;
+            orphans.retain(|orphan| !leases.iter().any(|lease| holds(lease, orphan)));
+        }
+        if !orphans.is_empty() {
+            // What was destroyed meanwhile, and its lease dropped, is none.
+            let still = self.all_made(inventory)?;
+            orphans.retain(|orphan| still.contains(orphan));
+        }
+        Ok(orphans)
+    }
+
+    /// What we made and have not destroyed. The lease of each was written before, and goes after it is taken off the list.
+    fn all_made(&self, inventory: &Inventory) -> Result<Vec<GrantedGpu>, Error> {
+        let of = |gpu| Ok(self.seen(gpu)?.made);
+        Ok(inventory.gpus.iter().map(of).collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    /// Gives each slice of which [`Store::orphans`] tells a lease that has come to its end, so that it is destroyed like any other.
+    /// Returns those leases.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn adopt_orphans(&self, inventory: &Inventory) -> Result<Vec<Lease>, Error> {
+        let mut adopted = Vec::new();
+        for orphan in self.orphans(inventory)? {
+            let lock = self.files.lock()?;
+            let image = self.read_locked(&lock)?;
+            // Somebody else may have been as quick, or it is gone.
+            let is_held = self.parse_all(&image)?.iter().any(|lease| holds(lease, &orphan));
+            if is_held || !self.all_made(inventory)?.contains(&orphan) {
+                continue;
+            }
+            let lease = lease_of(orphan)?;
+            let line = image::line(&lease, &self.boot)?;
+            let keep = |_| image::Edit::Keep;
+            self.files.replace(&lock, &image.rewrite(&self.boot, keep, Some(&line)))?;
+            adopted.push(lease);
+        }
+        Ok(adopted)
     }
 
     /// The slots of the instances that are not ours, per GPU in the inventory's order.
@@ -114,4 +201,46 @@ impl Store {
         };
         inventory.gpus.iter().map(of).collect()
     }
+}
+
+fn same_place(one: &GrantedGpu, other: &GrantedGpu) -> bool {
+    let place = |share: &GrantedGpu| share.mig.as_ref().map(|mig| mig.placement);
+    one.uuid == other.uuid && place(one) == place(other)
+}
+
+/// Whether a lease answers for what lies in the place of a slice.
+fn holds(lease: &Lease, slice: &GrantedGpu) -> bool {
+    let mut ours =
+        lease.grant.gpus.iter().filter(|share| share.mig.as_ref().is_some_and(|mig| mig.stage.is_ours()));
+    ours.any(|share| same_place(share, slice))
+}
+
+/// A lease that has come to its end, of this slice.
+fn lease_of(slice: GrantedGpu) -> Result<Lease, Error> {
+    let stat = Path::new("/proc/self/stat");
+    let maker = Process::current().map_err(|error| Error::io("read", stat, error))?;
+    let name = slice.mig.as_ref().map_or("", |mig| &mig.name);
+    Ok(Lease {
+        key: Key { namespace: "fgpu".into(), id: format!("lost-{name}") },
+        request: format!("fgpu/mig={name}"),
+        grant: Grant {
+            nonce: new_nonce()?,
+            tier: Tier::Mig,
+            compute: Compute::Cap,
+            gpus: vec![slice],
+            notes: Vec::new(),
+        },
+        state: State::Releasing,
+        owner: None,
+        exclusive: false,
+        bundle: PathBuf::new(),
+        maker,
+        pid_file: None,
+        init: None,
+        cgroup: None,
+        created: host::boottime(),
+        wall: host::wall(),
+        trouble: None,
+        kept: None,
+    })
 }

@@ -32,7 +32,7 @@ pub(super) fn note(
     match stage {
         MigStage::Borrowed => text + ", an instance of the administrator's",
         MigStage::Made => text + ", an instance that was kept",
-        MigStage::Planned | MigStage::Creating => text,
+        MigStage::Planned | MigStage::Creating | MigStage::Destroying => text,
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn why(stage: MigStage, lost: usize) -> String {
     match stage {
         MigStage::Borrowed => "an instance of the administrator's is free".into(),
         MigStage::Made => "an instance that was kept is free".into(),
-        MigStage::Planned | MigStage::Creating => {
+        MigStage::Planned | MigStage::Creating | MigStage::Destroying => {
             format!("it lies where it takes the fewest placements ({lost}) from later requests")
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
 }
 
 /// A path of the driver: below the driver root if it is there, else the node's own.
-fn placed(node: &Node, path: &str) -> String {
+pub(super) fn placed(node: &Node, path: &str) -> String {
     let below = node.config.driver_root.join(path.trim_start_matches('/')).display().to_string();
     if node.has(&below) { below } else { path.to_owned() }
 }

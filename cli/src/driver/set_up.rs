@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use fgpu_driver::nvml::{self, mig::MigGpu};
 use fgpu_hook::driver_step::PLACE_TAKEN;
-use fgpu_spec::{Code, Error, Gpu, MigInstance, MigSlice, MigStage, Nonce, Tier};
+use fgpu_spec::{Code, Error, Gpu, GrantedGpu, MigInstance, MigSlice, MigStage, Nonce, Tier};
 
 use super::limit;
 use super::{Node, is, list, profile};
@@ -32,10 +32,9 @@ pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<ExitCode, Error> {
     }
     let nvml = nvml::open(node.root)?;
     for (at, share) in lease.grant.gpus.iter().enumerate() {
-        let Some(slice) = &share.mig else { continue };
         let gpu = node.gpu(&share.uuid)?;
         let mig = MigGpu::open(&nvml, gpu)?;
-        if let Made::PlaceTaken = one(node, nonce, at, gpu, slice, &mig)? {
+        if let Made::PlaceTaken = one(node, nonce, at, gpu, &mig)? {
             return Ok(ExitCode::from(u8::try_from(PLACE_TAKEN).unwrap_or(1)));
         }
     }
@@ -46,24 +45,26 @@ fn ended(nonce: &Nonce) -> Error {
     Error::new(Code::Internal, format!("the lease {nonce} was released while its MIG device was being made"))
 }
 
-fn one(
-    node: &Node<'_>,
-    nonce: &Nonce,
-    at: usize,
-    gpu: &Gpu,
-    slice: &MigSlice,
-    mig: &MigGpu<'_>,
-) -> Result<Made, Error> {
+fn one(node: &Node<'_>, nonce: &Nonce, at: usize, gpu: &Gpu, mig: &MigGpu<'_>) -> Result<Made, Error> {
     let lock = node.store.lock_driver(gpu)?;
+    // As it is now: another process may have been at it while we waited.
+    let lease = node.lease(nonce)?.filter(|lease| lease.state.is_held()).ok_or_else(|| ended(nonce))?;
+    let Some(share) = lease.grant.gpus.get(at) else { return Err(ended(nonce)) };
+    let Some(slice) = &share.mig else { return Ok(Made::Yes) };
     let instances = list(mig)?;
     node.write_down(&lock, gpu, &instances)?;
     let slices = profile(gpu, slice.profile).map_or(0, |profile| profile.slices);
     let there = instances.iter().find(|instance| is(instance, slice)).and_then(|found| found.device(slices));
+    let is_there = there.is_some() && there == slice.instance;
     if slice.stage == MigStage::Borrowed {
         // It is there as it was, or the administrator took it away.
-        return Ok(if there.is_some() && there == slice.instance { Made::Yes } else { Made::PlaceTaken });
+        if let Some(device) = there.filter(|_| is_there) {
+            node.no_other_has(nonce, at, gpu, device.gpu_instance)?;
+            return Ok(Made::Yes);
+        }
+        return Ok(Made::PlaceTaken);
     }
-    if slice.stage == MigStage::Made && there.is_some() && there == slice.instance {
+    if slice.stage == MigStage::Made && is_there {
         return Ok(Made::Yes);
     }
     // Also where an instance that was kept has been destroyed by somebody: the place is ours.
@@ -78,9 +79,13 @@ fn one(
     if !node.store.progress(nonce, at, MigStage::Creating, None)? {
         return Err(ended(nonce));
     }
-    let made = make(mig, gpu, slice, slices);
+    let made = make(mig, gpu, slice, slices, |id| node.no_other_has(nonce, at, gpu, id));
     let (stage, instance, result) = match made {
-        Ok(instance) => (MigStage::Made, Some(instance), Ok(Made::Yes)),
+        Ok(instance) => {
+            // Before the lease says so: if the lease is lost, this is what is left.
+            node.store.made(&lock, gpu, made_share(share, &instance))?;
+            (MigStage::Made, Some(instance), Ok(Made::Yes))
+        }
         // The lease stays as it is: what is left of the GPU instance is its own.
         Err(Failed { error, left: true }) => return Err(error),
         Err(Failed { error, left: false }) => (MigStage::Planned, None, Err(error)),
@@ -94,13 +99,30 @@ fn one(
     result
 }
 
+/// A share as it will be.
+fn made_share(share: &GrantedGpu, instance: &MigInstance) -> GrantedGpu {
+    let mut share = share.clone();
+    if let Some(slice) = &mut share.mig {
+        slice.stage = MigStage::Made;
+        slice.instance = Some(instance.clone());
+    }
+    share
+}
+
 /// Why there is no device, and whether its GPU instance is still there.
 struct Failed {
     error: Error,
     left: bool,
 }
 
-fn make(mig: &MigGpu<'_>, gpu: &Gpu, slice: &MigSlice, slices: u32) -> Result<MigInstance, Failed> {
+/// Makes the device, if its GPU instance's id `may_be`.
+fn make(
+    mig: &MigGpu<'_>,
+    gpu: &Gpu,
+    slice: &MigSlice,
+    slices: u32,
+    may_be: impl FnOnce(u32) -> Result<(), Error>,
+) -> Result<MigInstance, Failed> {
     let place = || format!("GPU {}, MIG {} at memory slice {}", gpu.index, slice.name, slice.placement.start);
     let instance = mig.create(slice.profile, slice.placement).map_err(|refused| {
         let full = refused.is_full();
@@ -112,10 +134,12 @@ fn make(mig: &MigGpu<'_>, gpu: &Gpu, slice: &MigSlice, slices: u32) -> Result<Mi
             );
         }
         error.message.insert_str(0, &format!("{}: ", place()));
-        Failed { error, left: false }
+        // It may have been made all the same, and only not looked at. What was full is somebody else's.
+        let is_there = || mig.instances().map_or(true, |all| all.iter().any(|one| is(one, slice)));
+        Failed { error, left: !full && is_there() }
     })?;
-    mig.create_compute(&instance, slices).map_err(|refused| {
-        let mut error = Error::from(refused);
+    let device = may_be(instance.id).and_then(|()| Ok(mig.create_compute(&instance, slices)?));
+    device.map_err(|mut error| {
         error.message.insert_str(0, &format!("{}: ", place()));
         Failed { error, left: mig.destroy(&instance).is_err() }
     })

@@ -1,11 +1,12 @@
 //! Destroys the MIG devices of a lease that has come to its end, and drops the lease.
 //!
 //! ```text
-//! lock the GPU ─ lease still so? ─ find the instance ─ compute instance ─ GPU instance ─ lease: planned ─ … ─ no lease
+//! lock the GPU ─ lease still so? ─ find the instance ─ lease: destroying ─ compute instance ─ GPU instance ─ lease: planned ─ … ─ no lease
 //! ```
 //!
 //! What is destroyed must be the lease's: in its place, of its profile, and with the UUID that was written down. Ids would
-//! not do, the driver gives them out again.
+//! not do, the driver gives them out again. Only one that is `destroying` may have lost its compute instance, and its UUID
+//! with it; a bare one in the place of any other is somebody else's.
 
 use std::time::Duration;
 
@@ -37,13 +38,13 @@ pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<(), Error> {
         let nvml = nvml::open(node.root)?;
         let mut first = Ok(());
         for (at, share) in lease.grant.gpus.iter().enumerate() {
-            let Some(gpu) = node.inventory.gpus.iter().find(|gpu| gpu.uuid == share.uuid) else {
+            let gpu = node.inventory.gpus.iter().find(|gpu| gpu.uuid == share.uuid);
+            let undone = match gpu.map(|gpu| (gpu, MigGpu::open(&nvml, gpu))) {
+                Some((gpu, Ok(mig))) => one(node, nonce, at, gpu, &mig),
+                Some((_, Err(refused))) if !refused.is_not_found() => Err(refused.into()),
                 // A GPU that has left the node has taken its instances along.
-                node.store.progress(nonce, at, MigStage::Planned, None)?;
-                continue;
+                _ => node.store.progress(nonce, at, MigStage::Planned, None).map(drop).map_err(Error::from),
             };
-            let undone =
-                MigGpu::open(&nvml, gpu).map_err(Error::from).and_then(|mig| one(node, nonce, at, gpu, &mig));
             first = first.and(undone);
         }
         if let Err(error) = first {
@@ -60,40 +61,51 @@ fn one(node: &Node<'_>, nonce: &Nonce, at: usize, gpu: &Gpu, mig: &MigGpu<'_>) -
     let lock = node.store.lock_driver(gpu)?;
     // Another process may have done it while we waited.
     let lease = node.lease(nonce)?.filter(|lease| lease.state == State::Releasing);
-    let Some(slice) = lease.as_ref().and_then(|lease| lease.grant.gpus.get(at)?.mig.as_ref()) else {
-        return Ok(());
-    };
-    if slice.stage.is_ours() {
-        destroy(gpu, slice, mig)?;
-        node.store.progress(nonce, at, MigStage::Planned, None)?;
-    }
-    drop(lock);
+    let Some(share) = lease.as_ref().and_then(|lease| lease.grant.gpus.get(at)) else { return Ok(()) };
+    let Some(slice) = share.mig.clone().filter(|slice| slice.stage.is_ours()) else { return Ok(()) };
+    destroy(node, nonce, at, gpu, slice, mig)?;
+    // In this order: what is on the list and has no lease is taken for an orphan.
+    node.store.unmade(&lock, gpu, share)?;
+    node.store.progress(nonce, at, MigStage::Planned, None)?;
     Ok(())
 }
 
-fn destroy(gpu: &Gpu, slice: &MigSlice, mig: &MigGpu<'_>) -> Result<(), Error> {
+fn destroy(
+    node: &Node<'_>,
+    nonce: &Nonce,
+    at: usize,
+    gpu: &Gpu,
+    mut slice: MigSlice,
+    mig: &MigGpu<'_>,
+) -> Result<(), Error> {
     let mut tries = TRIES;
     loop {
         // Looked for each time: handles of what was destroyed meanwhile are stale.
-        let found = list(mig)?.into_iter().find(|instance| is(instance, slice) && is_ours(instance, slice));
+        let found = list(mig)?.into_iter().find(|instance| is(instance, &slice) && is_ours(instance, &slice));
         let Some(instance) = found else { return Ok(()) };
+        if slice.stage == MigStage::Made {
+            slice.stage = MigStage::Destroying;
+            node.store.progress(nonce, at, slice.stage, slice.instance.clone())?;
+        }
         tries -= 1;
         match attempt(mig, &instance) {
             Ok(()) => return Ok(()),
             Err((refused, _)) if refused.is_not_found() && tries > 0 => {}
             Err((refused, _)) if refused.is_in_use() && tries > 0 => std::thread::sleep(PAUSE),
-            Err((refused, bare)) => return Err(held(gpu, slice, &instance, refused, bare)),
+            Err((refused, bare)) => return Err(held(gpu, &slice, &instance, refused, bare)),
         }
     }
 }
 
-/// Whether an instance in the slice's place is the lease's. One without a compute instance is: it was killed half-way, or
-/// half destroyed. Else the UUID tells.
+/// Whether an instance in the slice's place, of its profile, is the lease's.
 fn is_ours(instance: &GpuInstance, slice: &MigSlice) -> bool {
-    match (&slice.instance, slice.stage) {
-        (Some(made), MigStage::Made) => instance.compute.iter().all(|compute| compute.uuid == made.uuid),
-        _ => true,
-    }
+    let Some(made) = &slice.instance else {
+        // Killed while it was made: the place had been seen empty.
+        return slice.stage == MigStage::Creating;
+    };
+    let is_bare = instance.compute.is_empty() && slice.stage == MigStage::Destroying;
+    let is_whole = matches!(instance.compute.as_slice(), [compute] if compute.uuid == made.uuid);
+    instance.id == made.gpu_instance && (is_whole || is_bare)
 }
 
 /// The call that failed, and whether there was no compute instance (any more).

@@ -65,3 +65,61 @@ fn the_administrators_serve_if_the_configuration_says_so() {
     let lease = node.reserve("one", &[("mig", "4g.24gb")]).unwrap();
     assert_eq!(lease.grant.gpus[0].mig.as_ref().unwrap().stage, MigStage::Planned);
 }
+
+/// Destroys everything on the GPU, as the administrator can.
+fn destroy_all(node: &Node) {
+    node.with_gpu(0, |gpu| {
+        for instance in gpu.instances().unwrap() {
+            instance.compute.iter().for_each(|compute| gpu.destroy_compute(compute).unwrap());
+            gpu.destroy(&instance).unwrap();
+        }
+    });
+}
+
+/// Ours is destroyed by hand, and another one of the same kind made in its place: it has the same ids.
+#[test]
+fn what_somebody_made_in_the_place_of_ours_is_not_destroyed() {
+    for bare in [false, true] {
+        let node = Node::new("a30", 1, "");
+        let lease = node.reserve("one", &[("mig", "2g.12gb")]).unwrap();
+        assert!(node.set_up(&lease.grant.nonce).status.success());
+        let ours = node.lease(&lease.grant.nonce).unwrap().grant.gpus[0].mig.clone().unwrap();
+        destroy_all(&node);
+        make(&node, "2g.12gb", ours.placement, bare);
+        assert_eq!(node.instances()[0].id, ours.instance.unwrap().gpu_instance);
+        node.store.release(&lease.grant.nonce).unwrap();
+        let output = node.tear_down(&lease.grant.nonce);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(node.store.leases().unwrap(), []);
+        assert!(node.fgpu(&["gc"]).status.success());
+        assert_eq!(node.instances().len(), 1, "bare: {bare}");
+    }
+}
+
+/// The nodes of a device are found by its ids, and a container that has them open keeps them.
+#[test]
+fn ids_that_another_container_has_open_are_not_given_out() {
+    let node = Node::new("a30", 1, "[mig]\nuse-existing = true");
+    let first = node.reserve("first", &[("mig", "1g.6gb")]).unwrap();
+    assert!(node.set_up(&first.grant.nonce).status.success());
+    let place = node.lease(&first.grant.nonce).unwrap().grant.gpus[0].mig.clone().unwrap().placement;
+    destroy_all(&node);
+    let second = node.reserve("second", &[("mig", "1g.6gb")]).unwrap();
+    let output = node.set_up(&second.grant.nonce);
+    assert!(stderr(&output).contains("which test/first still has open"), "{}", stderr(&output));
+    assert_eq!(node.instances(), [], "nothing is left of the attempt");
+    node.store.release(&second.grant.nonce).unwrap();
+
+    // The same with an instance of the administrator's.
+    let free = if place.start < 2 { 2 } else { 0 };
+    make(&node, "2g.12gb", MigPlacement { start: free, size: 2 }, false);
+    assert!(node.step(&["look"]).status().unwrap().success());
+    let second = node.reserve("second", &[("mig", "2g.12gb")]).unwrap();
+    assert_eq!(second.grant.gpus[0].mig.as_ref().unwrap().stage, MigStage::Borrowed);
+    let output = node.set_up(&second.grant.nonce);
+    assert!(stderr(&output).contains("which test/first still has open"), "{}", stderr(&output));
+
+    node.store.release(&first.grant.nonce).unwrap();
+    assert!(node.tear_down(&first.grant.nonce).status.success());
+    assert!(node.set_up(&second.grant.nonce).status.success(), "the first container has ended");
+}

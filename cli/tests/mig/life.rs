@@ -84,7 +84,7 @@ fn an_instance_that_somebody_holds_is_named_until_it_goes() {
 fn a_slow_driver_holds_up_nobody_else() {
     let node = Node::new("a30", 2, "");
     let slow = node.reserve("slow", &[("mig", "4g.24gb"), ("device", "0")]).unwrap();
-    node.fault(0, "mig-delay-us", 10_000_000);
+    node.fault(0, "mig-delay-us", 60_000_000);
     let mut making = node.step(&["set-up", &slow.grant.nonce.to_string()]).spawn().unwrap();
     let stage = || node.lease(&slow.grant.nonce).unwrap().grant.gpus[0].mig.as_ref().unwrap().stage;
     while stage() != MigStage::Creating {
@@ -124,4 +124,16 @@ fn what_is_kept_serves_the_next_and_gives_way_to_others() {
     assert_eq!(node.store.end_keeping(0).unwrap(), 1);
     assert!(node.tear_down(&next.grant.nonce).status.success());
     node.assert_clean("after the keeping has ended");
+}
+
+#[test]
+fn what_is_kept_goes_when_its_time_has_passed() {
+    let node = Node::new("a30", 1, "[mig]\nkeep = \"1s\"");
+    let lease = node.reserve("one", &[("mig", "2g.12gb")]).unwrap();
+    assert!(node.set_up(&lease.grant.nonce).status.success());
+    node.store.release(&lease.grant.nonce).unwrap();
+    assert!(node.store.keep(&lease.grant.nonce).unwrap());
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(node.fgpu(&["gc"]).status.success());
+    node.assert_clean("a second later");
 }

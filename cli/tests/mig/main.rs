@@ -7,4 +7,5 @@ mod foreign;
 mod geometry;
 mod kill;
 mod life;
+mod lost;
 mod node;

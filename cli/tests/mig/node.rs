@@ -35,6 +35,17 @@ fn simulator() -> &'static Path {
     })
 }
 
+fn install(folder: &Path, gpus: &str) {
+    std::fs::write(folder.join("node.toml"), gpus).unwrap();
+    let mut install = Command::new(simulator().join("fgpu-sim"));
+    install
+        .args(["install", "--config"])
+        .arg(folder.join("node.toml"))
+        .arg("--root")
+        .arg(folder.join("root"));
+    succeed(install.arg("--libraries").arg(simulator()));
+}
+
 /// A node.
 pub(crate) struct Node {
     folder: TempDir,
@@ -48,14 +59,7 @@ impl Node {
     pub(crate) fn new(preset: &str, count: u32, config: &str) -> Self {
         let folder = tempfile::Builder::new().prefix("fgpu-mig-").tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        std::fs::write(
-            at("node.toml"),
-            format!("[[gpu]]\npreset = \"{preset}\"\ncount = {count}\nmig = true\n"),
-        )
-        .unwrap();
-        let mut install = Command::new(simulator().join("fgpu-sim"));
-        install.args(["install", "--config"]).arg(at("node.toml")).arg("--root").arg(at("root"));
-        succeed(install.arg("--libraries").arg(simulator()));
+        install(folder.path(), &format!("[[gpu]]\npreset = \"{preset}\"\ncount = {count}\nmig = true\n"));
         let text = format!(
             "state-dir = {:?}\nlog-dir = {:?}\n{config}\n[driver]\nroot = {:?}\n",
             at("state"),
@@ -71,8 +75,23 @@ impl Node {
         Self { folder, store, inventory, rules }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A file of its own; its state directory is `state`, its driver root `root`.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// Other GPUs in the place of those that it has.
+    pub(crate) fn install(&self, gpus: &str) {
+        install(self.folder.path(), gpus);
+    }
+
+    /// What `fgpu doctor` finds of leases and instances: the names of the checks.
+    pub(crate) fn findings(&self) -> Vec<String> {
+        let answer: serde_json::Value =
+            serde_json::from_slice(&self.fgpu(&["doctor", "--json"]).stdout).unwrap();
+        let names = answer["findings"].as_array().unwrap().iter().map(|one| one["check"].as_str().unwrap());
+        let ours = |name: &&str| name.starts_with("mig-") || name.contains("driver-part");
+        names.filter(ours).map(str::to_owned).collect()
     }
 
     /// Injects faults into a GPU, or takes them back (0).

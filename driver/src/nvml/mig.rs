@@ -11,9 +11,9 @@ use fgpu_spec::{Code, Error, Gpu, MigInstance, MigPlacement, MigProfile};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper_sys::bindings::{
-    nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstanceProfileInfo_t, nvmlDevice_t,
-    nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
-    nvmlGpuInstanceProfileInfo_v2_t,
+    NVML_DEVICE_MIG_DISABLE, nvmlComputeInstance_t, nvmlComputeInstanceInfo_t,
+    nvmlComputeInstanceProfileInfo_t, nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t,
+    nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
 };
 
 /// Numbers of GPU instance profiles that are asked for: NVML 13 knows 17, and answers that it does not know the rest.
@@ -151,11 +151,24 @@ impl<'n> MigGpu<'n> {
         Ok(Self { nvml, handle, profiles: gpu.mig_profiles.clone() })
     }
 
-    /// Every GPU instance, with or without compute instances.
+    /// Every GPU instance, with or without compute instances. None once MIG mode is off: they go with it.
     ///
     /// # Errors
     /// What the driver answers.
     pub fn instances(&self) -> Result<Vec<GpuInstance>, Refused> {
+        match self.listed() {
+            Err(Refused { error: NvmlError::NotSupported, .. }) if self.mode_is_off()? => Ok(Vec::new()),
+            listed => listed,
+        }
+    }
+
+    fn mode_is_off(&self) -> Result<bool, Refused> {
+        let (mut current, mut pending) = (0, 0);
+        call!(self.nvml, nvmlDeviceGetMigMode(self.handle, &raw mut current, &raw mut pending))?;
+        Ok(current == NVML_DEVICE_MIG_DISABLE)
+    }
+
+    fn listed(&self) -> Result<Vec<GpuInstance>, Refused> {
         let mut found = Vec::new();
         for profile in &self.profiles {
             let mut handles = [std::ptr::null_mut(); LIST_MOST];
@@ -179,7 +192,7 @@ impl<'n> MigGpu<'n> {
         let placement = MigPlacement { start: info.placement.start, size: info.placement.size };
         let mut instance =
             GpuInstance { id: info.id, profile: info.profileId, placement, compute: Vec::new(), handle };
-        for profile in self.compute_profiles(handle) {
+        for profile in self.compute_profiles(handle)? {
             let mut handles = [std::ptr::null_mut(); LIST_MOST];
             let mut count = LIST_MOST as u32;
             let list = handles.as_mut_ptr();
@@ -192,7 +205,13 @@ impl<'n> MigGpu<'n> {
     }
 
     /// The kinds of compute instances that a GPU instance can have.
-    fn compute_profiles(&self, handle: nvmlGpuInstance_t) -> Vec<nvmlComputeInstanceProfileInfo_t> {
+    ///
+    /// # Errors
+    /// What the driver answers; with a kind left out, a compute instance would be.
+    fn compute_profiles(
+        &self,
+        handle: nvmlGpuInstance_t,
+    ) -> Result<Vec<nvmlComputeInstanceProfileInfo_t>, Refused> {
         let ask = |number: u32| -> Result<_, Refused> {
             let mut info = MaybeUninit::<nvmlComputeInstanceProfileInfo_t>::zeroed();
             let out = info.as_mut_ptr();
@@ -203,8 +222,12 @@ impl<'n> MigGpu<'n> {
             // SAFETY: integers, for which zeroes are a value.
             Ok(unsafe { info.assume_init() })
         };
-        // A number that this GPU instance has no profile for is answered with an error.
-        (0..COMPUTE_PROFILES).filter_map(|number| ask(number).ok()).collect()
+        // So is a number answered that this GPU instance has no profile for.
+        let is_none = |refused: &Refused| {
+            matches!(refused.error, NvmlError::NotSupported | NvmlError::InvalidArg | NvmlError::NotFound)
+        };
+        let asked = (0..COMPUTE_PROFILES).map(ask);
+        asked.filter(|answer| !answer.as_ref().is_err_and(is_none)).collect()
     }
 
     fn look_at_compute(
@@ -225,7 +248,7 @@ impl<'n> MigGpu<'n> {
     /// Makes a GPU instance.
     ///
     /// # Errors
-    /// What the driver answers; there is none then.
+    /// What the driver answers; there is none then, unless it was made and then could not be looked at.
     pub fn create(&self, profile: u32, placement: MigPlacement) -> Result<GpuInstance, Refused> {
         let place = nvmlGpuInstancePlacement_t { start: placement.start, size: placement.size };
         let mut handle = std::ptr::null_mut();
@@ -239,9 +262,9 @@ impl<'n> MigGpu<'n> {
     /// Makes the compute instance that fills a GPU instance of `slices`, and returns it as a MIG device.
     ///
     /// # Errors
-    /// What the driver answers; there is no compute instance then.
+    /// What the driver answers; there is no compute instance then, unless it was made and then could not be looked at.
     pub fn create_compute(&self, instance: &GpuInstance, slices: u32) -> Result<MigInstance, Refused> {
-        let profiles = self.compute_profiles(instance.handle);
+        let profiles = self.compute_profiles(instance.handle)?;
         let fills = |profile: &&nvmlComputeInstanceProfileInfo_t| profile.sliceCount <= slices;
         // Of the largest ones, that of which there can be but one.
         let profile = profiles
