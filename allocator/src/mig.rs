@@ -331,7 +331,7 @@ fn decide(table: &mut Table<'_>, gpus: &[GpuReport], owner_ppm: u64) -> Result<P
         let Some((_, choice)) = options.min_by(|(one, _), (other, _)| one.cmp(other)) else {
             let most = most_when_empty(inventory, request, &suitable, table);
             if most < count {
-                return Err(Refusal::TooLarge { suitable: u32::try_from(most).unwrap_or(u32::MAX) });
+                return Err(Refusal::TooManySlices { most: u32::try_from(most).unwrap_or(u32::MAX) });
             }
             return Err(Refusal::NoMigPlacement { found: u32::try_from(chosen.len()).unwrap_or(u32::MAX) });
         };
@@ -373,21 +373,21 @@ fn decide(table: &mut Table<'_>, gpus: &[GpuReport], owner_ppm: u64) -> Result<P
 
 /// How many slices an empty node has, up to what is asked.
 fn most_when_empty(inventory: &Inventory, request: &Request, suitable: &[usize], table: &Table<'_>) -> usize {
-    let count = request.count.max(1) as usize;
     let one = |&at: &usize| {
-        let Some(&smallest) = table.serving[at].first() else { return 0 };
-        let mut board = Board::new(&inventory.gpus[at].mig_profiles, Vec::new());
-        let mut found = 0;
-        // The administrator's instances do not go by themselves, but they may serve as they are.
-        while found < count
-            && let Some((placement, _)) = board.best(smallest)
-        {
-            board.put(Slot { placement, profile: smallest.id, holder: SlotHolder::Lease });
-            found += 1;
-        }
-        found
+        let smallest = table.serving[at].first();
+        smallest.map_or(0, |smallest| most_on(&inventory.gpus[at], smallest))
     };
-    suitable.iter().map(one).sum::<usize>().min(count)
+    suitable.iter().map(one).sum::<usize>().min(request.count.max(1) as usize)
+}
+
+/// How many instances of a profile an empty GPU has room for. The administrator's do not go by themselves, but they may
+/// serve as they are.
+fn most_on(gpu: &Gpu, profile: &MigProfile) -> usize {
+    let mut board = Board::new(&gpu.mig_profiles, Vec::new());
+    while let Some((placement, _)) = board.best(profile) {
+        board.put(Slot { placement, profile: profile.id, holder: SlotHolder::Lease });
+    }
+    board.slots.len()
 }
 
 fn share(inventory: &Inventory, choice: &Choice<'_>) -> GrantedGpu {

@@ -104,6 +104,11 @@ pub enum Refusal {
         /// For how many of them there is one.
         found: u32,
     },
+    /// The node has too few places for the slices, even when empty.
+    TooManySlices {
+        /// For how many of them it has one.
+        most: u32,
+    },
     /// Its fraction is less than 1 MiB.
     Nothing,
     /// The node has too few GPUs of that size, even when empty.
@@ -139,7 +144,7 @@ impl Refusal {
             Self::NoGpu | Self::NoMigGpu => Code::NoGpu,
             Self::NoMigPlacement { .. } => Code::NoMigPlacement,
             Self::Nothing => Code::InvalidRequest,
-            Self::NoMigProfile | Self::TooLarge { .. } => Code::TooLarge,
+            Self::NoMigProfile | Self::TooManySlices { .. } | Self::TooLarge { .. } => Code::TooLarge,
             Self::OwnerCap { .. } => Code::Denied,
             Self::Short { fragmented: true, .. } => Code::Fragmented,
             Self::Short { fragmented: false, .. } | Self::Behind(_) => Code::NoCapacity,

@@ -108,7 +108,9 @@ impl Table {
             .iter()
             .map(|held| (held.leases > 0).then(|| holder(held)).into_iter().collect())
             .collect();
-        refusal::error(&refusal, &decision, request, &self.inventory, &holders, &[])
+        let inventory = &self.inventory;
+        let case = refusal::Case { decision: &decision, request, inventory, holders: &holders, slots: &[] };
+        refusal::error(&refusal, &case)
     }
 }
 

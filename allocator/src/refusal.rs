@@ -11,21 +11,28 @@ use crate::place::{Decision, GpuReport, Refusal, Verdict};
 /// How many holders of a GPU, and how many GPUs, a message names before it only counts.
 const NAMED: usize = 4;
 
-/// The error that a front end prints; `holders` per GPU, in the inventory's order.
-pub(crate) fn error(
-    refusal: &Refusal,
-    decision: &Decision,
-    request: &Request,
-    inventory: &Inventory,
-    holders: &[Vec<Holder>],
-    slots: &[Vec<Slot>],
-) -> Error {
+/// A request that is refused, and what it was decided from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case<'a> {
+    pub(crate) decision: &'a Decision,
+    pub(crate) request: &'a Request,
+    pub(crate) inventory: &'a Inventory,
+    /// Who holds what, per GPU in the inventory's order.
+    pub(crate) holders: &'a [Vec<Holder>],
+    /// What lies on each GPU in MIG mode, in the inventory's order.
+    pub(crate) slots: &'a [Vec<Slot>],
+}
+
+/// The error that a front end prints.
+pub(crate) fn error(refusal: &Refusal, case: &Case<'_>) -> Error {
+    let Case { decision, request, inventory, holders, .. } = *case;
     let asks = asks(decision, request);
     let message = match refusal {
         Refusal::NoGpu => no_gpu(decision, request, inventory),
-        Refusal::NoMigGpu | Refusal::NoMigProfile | Refusal::NoMigPlacement { .. } => {
-            mig::refusal(refusal, decision, request, inventory, holders, slots)
-        }
+        Refusal::NoMigGpu
+        | Refusal::NoMigProfile
+        | Refusal::NoMigPlacement { .. }
+        | Refusal::TooManySlices { .. } => mig::refusal(refusal, case),
         Refusal::Nothing => format!("{asks}, less than 1 MiB of any GPU; ask for more"),
         Refusal::TooLarge { suitable } => too_large(&asks, *suitable, decision, request, inventory),
         Refusal::OwnerCap { cap_ppm, held_ppm, asked_ppm } => format!(

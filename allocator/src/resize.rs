@@ -5,6 +5,7 @@ use fgpu_spec::{Compute, Error, Filter, Grant, GrantedGpu, Inventory, Nonce, Pol
 use crate::capacity;
 use crate::image::{self, Edit, Image};
 use crate::place::{Refusal, place};
+use crate::refusal::Case;
 use crate::{Change, Lease, Rules, Store, queue, refusal};
 
 /// What a look came to.
@@ -84,7 +85,9 @@ impl Store {
                 let leases = others.lines().map(image::lease).collect::<Result<Vec<_>, _>>();
                 let leases = leases.map_err(|damage| self.damage(damage, None))?;
                 let holders = capacity::holders(&leases, inventory);
-                let error = refusal::error(reason, &decision, &ask, inventory, &holders, &sums.slots);
+                let (decision, slots) = (&decision, &sums.slots);
+                let case = Case { decision, request: &ask, inventory, holders: &holders, slots };
+                let error = refusal::error(reason, &case);
                 return Ok(Attempt::Refused(error, reason.may_pass()));
             }
         };

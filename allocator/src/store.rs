@@ -12,6 +12,7 @@ use crate::file::{Files, Lock};
 use crate::image::{self, Boot, Damage, Draft, Edit, Image, Summary};
 use crate::liveness::{Life, judge};
 use crate::place::{Decision, Placement, Refusal};
+use crate::refusal::Case;
 use crate::{
     Change, Claim, Error, Host, Key, Lease, Observer, Process, Rules, Slot, State, Ticket, host, queue,
     refusal,
@@ -222,8 +223,16 @@ impl Store {
                 // Nothing else is written: the words can be made without the lock.
                 drop(lock);
                 let holders = capacity::holders(&self.parse_all(&image)?, ask.inventory);
-                let error =
-                    refusal::error(refusal, &decision, ask.request, ask.inventory, &holders, &sums.slots);
+                let error = refusal::error(
+                    refusal,
+                    &Case {
+                        decision: &decision,
+                        request: ask.request,
+                        inventory: ask.inventory,
+                        holders: &holders,
+                        slots: &sums.slots,
+                    },
+                );
                 let waiting = image.waiters().count();
                 Ok(Attempt::Refused(Refused {
                     error,
@@ -271,8 +280,8 @@ impl Store {
         let (tier, decision, _) = queue::decide(&ask, &image, &sums, None).map_err(torn)?;
         let holders = capacity::holders(&leases, inventory);
         let refusal = decision.outcome.as_ref().err();
-        let error = refusal
-            .map(|refusal| refusal::error(refusal, &decision, request, inventory, &holders, &sums.slots));
+        let case = Case { decision: &decision, request, inventory, holders: &holders, slots: &sums.slots };
+        let error = refusal.map(|refusal| refusal::error(refusal, &case));
         Ok(Explanation { tier, decision, holders, error })
     }
 

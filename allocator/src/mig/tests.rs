@@ -117,7 +117,9 @@ impl Table {
         let decision = self.decide(request);
         let refused = decision.outcome.as_ref().unwrap_err();
         let holders = vec![Vec::new(); self.slots.len()];
-        refusal::error(refused, &decision, request, &self.inventory, &holders, &self.slots)
+        let (inventory, slots) = (&self.inventory, &self.slots);
+        let case = refusal::Case { decision: &decision, request, inventory, holders: &holders, slots };
+        refusal::error(refused, &case)
     }
 }
 
@@ -192,9 +194,15 @@ fn slices_of_one_request_may_share_a_gpu() {
     assert_eq!(starts, [0, 1, 2, 3, 4, 5, 6]);
     let table = Table::new(1);
     let eight = Request { count: 8, ..named("1g.10gb") };
-    assert_eq!(table.decide(&eight).outcome, Err(Refusal::TooLarge { suitable: 7 }), "even when empty");
+    assert_eq!(table.decide(&eight).outcome, Err(Refusal::TooManySlices { most: 7 }), "even when empty");
+    let error = table.error(&eight);
+    assert_eq!(error.code, fgpu_spec::Code::TooLarge);
+    assert_eq!(
+        error.message,
+        "asked asks 8 slices, and this node has 7 even when empty: 7 of 1g.10gb on GPU 0; ask for 1 fewer"
+    );
     let two = Request { count: 2, ..named("1g.10gb+me") };
-    assert_eq!(table.decide(&two).outcome, Err(Refusal::TooLarge { suitable: 1 }), "as the driver says");
+    assert_eq!(table.decide(&two).outcome, Err(Refusal::TooManySlices { most: 1 }), "as the driver says");
 }
 
 #[test]

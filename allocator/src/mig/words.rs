@@ -1,12 +1,12 @@
 //! What is said about slices: the note of a grant, and what lies where.
 
-use fgpu_spec::{Gpu, Inventory, MemoryAsk, MigPlacement, MigProfile, MigStage, Request};
+use fgpu_spec::{Gpu, MemoryAsk, MigPlacement, MigProfile, MigStage, Request};
 
-use super::{Board, Slot, SlotHolder, cores_ppm, whole};
+use super::{Board, Slot, SlotHolder, cores_ppm, most_on, whole};
 use crate::State;
 use crate::capacity::Holder;
-use crate::place::{Decision, Refusal, Verdict, exact};
-use crate::refusal::{list, mib, percent};
+use crate::place::{Refusal, Verdict, exact};
+use crate::refusal::{Case, list, mib, percent};
 
 /// What a slice is, what of it was not asked for, and where the instance comes from: `MIG 2g.20gb of GPU 0: 20096 MiB
 /// and 32 of 132 SMs, 0 MiB and 0% more than asked`.
@@ -77,14 +77,8 @@ pub(crate) fn place(placement: MigPlacement) -> String {
 }
 
 /// The error of a request that gets no slice: who holds what, and what would fit.
-pub(crate) fn refusal(
-    refusal: &Refusal,
-    decision: &Decision,
-    request: &Request,
-    inventory: &Inventory,
-    holders: &[Vec<Holder>],
-    slots: &[Vec<Slot>],
-) -> String {
+pub(crate) fn refusal(refusal: &Refusal, case: &Case<'_>) -> String {
+    let Case { decision, request, inventory, holders, slots } = *case;
     let text = &request.text;
     let gpus = || inventory.gpus.iter().zip(&decision.gpus);
     match refusal {
@@ -97,6 +91,19 @@ pub(crate) fn refusal(
                 format!("GPU {} ({}) has {}", gpu.index, gpu.model, names.collect::<Vec<_>>().join(", "))
             });
             format!("{text}: no GPU in MIG mode has a slice like that, even when empty: {}", list(has))
+        }
+        Refusal::TooManySlices { most } => {
+            let has =
+                gpus().filter(|(_, report)| report.verdict.is_suitable()).filter_map(|(gpu, report)| {
+                    let profile = report.profile.and_then(|at| gpu.mig_profiles.get(at))?;
+                    Some(format!("{} of {} on GPU {}", most_on(gpu, profile), profile.name, gpu.index))
+                });
+            let count = request.count;
+            format!(
+                "{text} asks {count} slices, and this node has {most} even when empty: {}; ask for {} fewer",
+                list(has),
+                count - most
+            )
         }
         Refusal::NoMigPlacement { found } => {
             let count = match (request.count, found) {

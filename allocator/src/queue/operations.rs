@@ -12,6 +12,7 @@ use crate::capacity::{self, Held, Sums, worth};
 use crate::file::Lock;
 use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
 use crate::place::{Decision, Placement, Refusal};
+use crate::refusal::Case;
 use crate::store::{Ask, Attempt, Refused, Stand, new_nonce};
 use crate::{Change, Claim, Error, Lease, Rules, Slot, Store, host, refusal};
 
@@ -254,7 +255,8 @@ impl Store {
             waiting.push(Waiting {
                 position: waiting.len() + 1,
                 reason: refused.map(|refused| {
-                    refusal::error(refused, &decision, request, inventory, &holders, &sums.slots)
+                    let (holders, slots) = (&holders, &sums.slots);
+                    refusal::error(refused, &Case { decision: &decision, request, inventory, holders, slots })
                 }),
                 brief: refused
                     .map_or_else(|| "about to start".into(), |refused| refusal::brief(refused, request)),
