@@ -67,6 +67,7 @@
 //! - that events between our own are not disturbed: `cuEventElapsedTime` of the application, CUPTI, compute-sanitizer;
 //! - what of the time at work is copies: a kernel that waits for a copy in its stream, after the first kernel, counts from when it
 //!   was launched;
+//! - whether an event of the current context can be recorded in a stream of a green one; if not, such launches are not measured;
 //! - whether device-side launches and kernels of graphs that launch themselves are within the events around them.
 //!
 //! [`size`]: fgpu_quota_core::size
