@@ -27,8 +27,8 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::Error;
 use crate::image::Draft;
+use crate::{Error, cut_overgrown};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
@@ -197,6 +197,17 @@ impl Files {
     }
 
     fn write(&self, path: &Path, draft: &Draft<'_>) -> Result<(), Error> {
+        match self.try_write(path, draft) {
+            Err(Error::Io { source, .. })
+                if source.kind() == io::ErrorKind::StorageFull && cut_overgrown(&self.dir) =>
+            {
+                self.try_write(path, draft)
+            }
+            result => result,
+        }
+    }
+
+    fn try_write(&self, path: &Path, draft: &Draft<'_>) -> Result<(), Error> {
         let failed = |errno| Error::io("write", path, errno);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;

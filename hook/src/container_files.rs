@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use fgpu_allocator::cut_overgrown;
 use fgpu_spec::{Code, Compute, Error, Grant, Inventory};
 use fgpu_wire::{ledger, limits};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
@@ -26,8 +27,8 @@ pub(crate) fn create(directory: &Path, grant: &Grant, inventory: &Inventory) -> 
         limits::put_context(&mut page, number, known.and_then(|known| known.context_memory).unwrap_or(0));
     }
     // The umask of whoever started us decides nothing: the ledger must be writable for every user of the container.
-    write(&directory.join("limits"), 0o644, &page, limits::SIZE as u64)?;
-    write(&directory.join("ledger"), 0o666, &ledger::encode(&grant.nonce.0), ledger::SIZE as u64)
+    write(directory, "limits", 0o644, &page, limits::SIZE as u64)?;
+    write(directory, "ledger", 0o666, &ledger::encode(&grant.nonce.0), ledger::SIZE as u64)
 }
 
 /// Makes the folder alone.
@@ -69,14 +70,23 @@ pub(crate) fn compute_of(compute: Compute) -> u8 {
     }
 }
 
-fn write(path: &Path, mode: u32, start: &[u8], size: u64) -> Result<(), Error> {
+fn write(directory: &Path, name: &str, mode: u32, start: &[u8], size: u64) -> Result<(), Error> {
+    let path = directory.join(name);
     let make = || -> std::io::Result<()> {
-        let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+        let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
         file.write_all(start)?;
         file.set_len(size)?;
         file.set_permissions(Permissions::from_mode(mode))
     };
-    make().map_err(|error| Error::io("create", path, &error))
+    // Another container may have filled the file system by what it can write there.
+    let again = |error: std::io::Error| match directory.ancestors().nth(2) {
+        Some(state_dir) if error.kind() == ErrorKind::StorageFull && cut_overgrown(state_dir) => {
+            std::fs::remove_file(&path)?;
+            make()
+        }
+        _ => Err(error),
+    };
+    make().or_else(again).map_err(|error| Error::io("create", &path, &error))
 }
 
 /// Where the node's turns are.

@@ -1,12 +1,15 @@
 //! Damage to the allocator file, and full disks.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use fgpu_allocator::{Error, Process, Store};
 use fgpu_spec::{Code, Nonce};
+use fgpu_wire::ledger;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 use crate::node::{Node, claim, folder, forked, key, reserve, status};
 
@@ -172,17 +175,26 @@ fn another_version_is_left_alone() {
     assert_eq!(kept(&node), [] as [PathBuf; 0]);
 }
 
-/// On a tmpfs of 64 KiB: reserves until it is full, then releases everything.
-#[test]
-fn on_a_full_disk_a_reserve_fails_cleanly_and_a_release_works() {
+/// Runs `test` in a child process with a tmpfs of `size` on a folder.
+fn on_a_tmpfs(size: &str, test: impl FnOnce(&Path)) {
     let dir = folder();
     let child = forked(|| {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
-        let options = Some("size=64k");
-        mount(Some("tmpfs"), dir.path(), Some("tmpfs"), MsFlags::empty(), options).unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let options = format!("size={size}");
+        mount(Some("tmpfs"), dir.path(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).unwrap();
+        test(dir.path());
+        0
+    });
+    assert_eq!(status(child), 0, "see above");
+}
+
+/// Reserves until it is full, then releases everything.
+#[test]
+fn on_a_full_disk_a_reserve_fails_cleanly_and_a_release_works() {
+    on_a_tmpfs("64k", |dir| {
+        let store = Store::open(dir).unwrap();
         let maker = Process::current().unwrap();
         let mut held = Vec::new();
         let error = loop {
@@ -201,9 +213,53 @@ fn on_a_full_disk_a_reserve_fails_cleanly_and_a_release_works() {
             assert_eq!(store.leases().unwrap().len(), left);
         }
         reserve(&store, 1, 100, &claim("again", maker)).unwrap();
-        0
     });
-    assert_eq!(status(child), 0, "see above");
+}
+
+/// What a container that may write its ledger, and the turns of all, can do to fill the file system.
+#[test]
+fn a_container_that_fills_the_disk_stops_nobody() {
+    let beyond = |file: &File| {
+        let zeros = [0; 1 << 16];
+        let mut at = ledger::SIZE as u64 + 4096;
+        while file.write_at(&zeros, at).is_ok() {
+            at += zeros.len() as u64;
+        }
+    };
+    let unseen = |file: &File| {
+        let mut at = ledger::SIZE as u64;
+        for step in [1 << 16, 4096] {
+            while fallocate(file, FallocateFlags::KEEP_SIZE, at, step).is_ok() {
+                at += step;
+            }
+        }
+    };
+    for name in ["ledger", "turns"] {
+        for fill in [&beyond as &dyn Fn(&File), &unseen] {
+            on_a_tmpfs("4m", |dir| {
+                let store = Store::open(dir).unwrap();
+                let maker = Process::current().unwrap();
+                let greedy = reserve(&store, 1, 100, &claim("greedy", maker)).unwrap();
+                let folder = store.container_dir(&greedy.grant.nonce);
+                fs::create_dir_all(&folder).unwrap();
+                let path = if name == "ledger" { folder.join(name) } else { dir.join(name) };
+                let file = File::create_new(&path).unwrap();
+                file.set_len(4096).unwrap();
+                file.write_at(b"what it says", 0).unwrap();
+                fill(&file);
+                assert_eq!(statvfs(dir).unwrap().f_bavail, 0, "{name}");
+                // Each takes a page more sooner or later.
+                for number in 0..40 {
+                    reserve(&store, 1, 100, &claim(&format!("{number:064}"), maker)).unwrap();
+                }
+                assert!(statvfs(dir).unwrap().f_bavail > 0, "{name}");
+                let length = file.metadata().unwrap().len();
+                assert!(length == 4096 || length <= ledger::SIZE as u64, "{name}: {length}");
+                assert!(fs::read(&path).unwrap().starts_with(b"what it says"));
+                assert_eq!(store.leases().unwrap().len(), 41);
+            });
+        }
+    }
 }
 
 #[test]

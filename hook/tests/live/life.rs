@@ -252,8 +252,12 @@ fn poststop_waits_for_an_init_that_is_ending() {
     let hook = container.spawn(&mut node.hook(&["poststop"]));
     // It has looked once when it waits for the process, in poll(2) or ppoll(2).
     let call = || std::fs::read_to_string(format!("/proc/{}/syscall", hook.id())).unwrap_or_default();
-    let waits =
-        || [nix::libc::SYS_poll, nix::libc::SYS_ppoll].iter().any(|n| call().starts_with(&format!("{n} ")));
+    let numbers = [
+        nix::libc::SYS_ppoll,
+        #[cfg(target_arch = "x86_64")]
+        nix::libc::SYS_poll,
+    ];
+    let waits = || numbers.iter().any(|n| call().starts_with(&format!("{n} ")));
     let ended =
         || std::fs::read_to_string(format!("/proc/{}/stat", hook.id())).unwrap_or_default().contains(") Z ");
     while !waits() && !ended() {
