@@ -4,6 +4,7 @@
 # make packages .deb and .rpm in target/packages (cargo-deb, cargo-generate-rpm, cargo-zigbuild: docs/contributing.md)
 # make docs     the generated pages of docs/
 # make test     lints, unit tests, and real Docker, containerd, runc and crun in the lab (root)
+# make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make bench    measurements for BENCHMARKS.md (root)
 # make replay   TRACE=FOLDER: a public trace through our placement, against the published rate (tests/replay/README.md)
@@ -28,7 +29,7 @@ BUILD_FGPU := $(if $(GLIBC),zigbuild --target $(HOST).$(GLIBC),build --target $(
 REMAP   := --remap-path-prefix=$(CURDIR)=/usr/src/fgpu --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/usr/src/cargo
 GENERATED := target/generated
 
-.PHONY: all host quota generated simulated install packages package-tests reproduce docs lab-tree lint deny unit lab test demo bench replay gpu-kit clean
+.PHONY: all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab test demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -79,6 +80,11 @@ package-tests:
 # Builds the tree once more, in another folder, and compares the packages.
 reproduce: packages
 	packaging/reproduce
+
+# The lab's upgrade, and the way back, with the package of another commit, OLD (root; see packaging/previous).
+upgrade-test: packages lab-tree
+	packaging/previous $(OLD)
+	$(CARGO) test --locked -p fgpu-lab --test lab -- packages::upgrade; status=$$?; rm -rf $(PACKAGES)/previous; exit $$status
 
 docs:
 	$(CARGO) run --quiet --locked -p fgpu-packaging -- --docs docs

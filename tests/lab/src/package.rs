@@ -15,20 +15,17 @@ pub fn current() -> String {
     path.to_owned()
 }
 
-/// A package of the past: the one in the folder `previous` of [`PACKAGES`], if somebody put it there, else the current one
-/// under a lower version.
+/// A package of the past, under a lower version than the current one: what `packaging/previous` built, if it did, else the
+/// current one.
 #[track_caller]
 pub fn previous() -> String {
     let built = shell(&format!("ls {PACKAGES}/previous/fgpu_*.deb"));
-    if built.status == 0 {
-        return built.ok().to_owned();
-    }
+    let built = if built.status == 0 { built.ok().to_owned() } else { current() };
     let path = "/run/lab/fgpu_previous.deb";
     let script = format!(
-        "rm -rf /run/lab/package && dpkg-deb -R {} /run/lab/package && \
+        "rm -rf /run/lab/package && dpkg-deb -R {built} /run/lab/package && \
          sed -i 's/^Version: .*/Version: 0.0.1-1/' /run/lab/package/DEBIAN/control && \
-         dpkg-deb -Znone --root-owner-group -b /run/lab/package {path}",
-        current()
+         dpkg-deb -Znone --root-owner-group -b /run/lab/package {path} && rm -rf /run/lab/package"
     );
     shell(&script).ok();
     path.to_owned()

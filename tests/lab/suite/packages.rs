@@ -10,7 +10,8 @@ use fgpu_lab::docker::{self, Container};
 use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd, Lease};
 use fgpu_lab::package::{apt, current, install, previous, restart_engines};
-use fgpu_lab::{podman, process};
+use fgpu_lab::{podman, process, systemd};
+use serde_json::Value;
 
 use crate::limit::assert_filled;
 
@@ -18,7 +19,10 @@ pub(crate) const TESTS: &[Test] = &[
     Test::packaged("packages::install_run_undo_purge", install_run_undo_purge),
     Test::packaged("packages::programs_run_on_debian_11", programs_run_on_debian_11),
     Test::packaged("packages::upgrade_keeps_containers", upgrade_keeps_containers),
+    Test::packaged("packages::upgrade_undone_keeps_containers", upgrade_undone_keeps_containers),
     Test::packaged("packages::removal_keeps_containers", removal_keeps_containers),
+    Test::packaged("packages::dpkg_killed_at_every_command", dpkg_killed_at_every_command),
+    Test::packaged("packages::state_has_a_file_system_of_its_own", state_has_a_file_system_of_its_own),
 ];
 
 /// Every file, folder and link of the root file system with its mode, owner and content, but what runs, what engines
@@ -64,7 +68,11 @@ fn install_run_undo_purge() {
     let before = listing();
     assert!(!Path::new("/usr/bin/fgpu").exists() && !Path::new("/etc/fgpu").exists());
     let installed = install(&current());
-    for unit in ["timers.target.wants/fgpu-gc.timer", "multi-user.target.wants/fgpu-inventory.service"] {
+    for unit in [
+        "timers.target.wants/fgpu-gc.timer",
+        "multi-user.target.wants/fgpu-inventory.service",
+        "local-fs.target.wants/run-fgpu.mount",
+    ] {
         assert!(Path::new("/etc/systemd/system").join(unit).is_symlink(), "{unit} is enabled");
     }
     assert!(
@@ -149,6 +157,38 @@ impl Tenants {
         assert_filled(self.runtime.exec(["alloc", "fill"]).ok(), self.quarter);
         assert_filled(self.hook.exec(&["alloc", "fill"]).ok(), self.quarter);
     }
+
+    /// Another package in the place of the one that started them, which they do not notice.
+    #[track_caller]
+    fn exchange(&self, package: &str) {
+        let files =
+            ["/usr/bin/containerd-shim-fgpu-v2", "/usr/bin/fgpu-hook", "/usr/lib/fgpu/libfgpu-cuda.so"];
+        let inodes = || files.map(|path| fs::metadata(path).map(|file| file.ino()).unwrap_or_default());
+        let old = inodes();
+        apt(&["install", "--allow-downgrades", package]).ok();
+        assert!(inodes().iter().zip(old).all(|(new, old)| *new != old), "the files are others now");
+        let edited = fs::read_to_string("/etc/fgpu/config.toml").unwrap_or_default();
+        assert!(edited.contains("/opt/fgpu-sim"), "what was configured stays");
+        self.assert_untouched();
+        run(["fgpu", "gc"]).ok();
+        self.assert_untouched();
+        let status: Value =
+            serde_json::from_str(run(["fgpu", "status", "--json"]).ok()).expect("status is JSON");
+        assert_eq!(status["leases"].as_array().map(Vec::len), Some(3), "{status}");
+    }
+
+    /// Each ends through the files that are there now, and gives back.
+    #[track_caller]
+    fn end(self) {
+        self.shim.docker(&["stop", "--time", "0"]).ok();
+        wait_until("the end of the shim's lease", || node::leases().len() == 2);
+        self.runtime.docker(&["stop", "--time", "0"]).ok();
+        wait_until("the end of the runtime's lease", || node::leases().len() == 1);
+        podman::podman(&["stop", "--time", "0", "hook"]).ok();
+        node::wait_until_free();
+        docker::remove_all();
+        podman::remove_all();
+    }
 }
 
 impl Drop for Tenants {
@@ -162,17 +202,7 @@ impl Drop for Tenants {
 fn upgrade_keeps_containers() {
     let _installed = install(&previous());
     let tenants = Tenants::start();
-    let files = ["/usr/bin/containerd-shim-fgpu-v2", "/usr/bin/fgpu-hook", "/usr/lib/fgpu/libfgpu-cuda.so"];
-    let inodes = || files.map(|path| fs::metadata(path).map(|file| file.ino()).unwrap_or_default());
-    let old = inodes();
-
-    apt(&["install", &current()]).ok();
-    assert!(inodes().iter().zip(old).all(|(new, old)| *new != old), "the files are others now");
-    let edited = fs::read_to_string("/etc/fgpu/config.toml").unwrap_or_default();
-    assert!(edited.contains("/opt/fgpu-sim"), "what was configured stays");
-    tenants.assert_untouched();
-    run(["fgpu", "gc"]).ok();
-    tenants.assert_untouched();
+    tenants.exchange(&current());
     // The new program changes what the old one granted.
     run(["fgpu", "resize", &tenants.shim.id, "--fraction", "0.125"]).ok();
     assert_filled(tenants.shim.exec(["alloc", "fill"]).ok(), node::gpus()[0].share(125_000));
@@ -180,16 +210,15 @@ fn upgrade_keeps_containers() {
     let rest = docker::container("debian13").under(FrontEnd::Shim).annotation("fgpu/fraction", "0.375");
     let rest = rest.annotation("fgpu/device", "0").command(["alloc", "fill"]).run();
     assert_filled(rest.ok(), node::gpus()[0].share(375_000));
+    tenants.end();
+}
 
-    // Each ends through the new files, and gives back.
-    tenants.shim.docker(&["stop", "--time", "0"]).ok();
-    wait_until("the end of the shim's lease", || node::leases().len() == 2);
-    tenants.runtime.docker(&["stop", "--time", "0"]).ok();
-    wait_until("the end of the runtime's lease", || node::leases().len() == 1);
-    podman::podman(&["stop", "--time", "0", "hook"]).ok();
-    node::wait_until_free();
-    docker::remove_all();
-    podman::remove_all();
+fn upgrade_undone_keeps_containers() {
+    let _installed = install(&previous());
+    apt(&["install", &current()]).ok();
+    let tenants = Tenants::start();
+    tenants.exchange(&previous());
+    tenants.end();
 }
 
 fn removal_keeps_containers() {
@@ -223,4 +252,121 @@ fn removal_keeps_containers() {
     assert_eq!(node::leases(), []);
     docker::remove_all();
     podman::remove_all();
+}
+
+/// A script of ours that dpkg runs.
+struct Script<'a> {
+    name: &'a str,
+    /// What runs it.
+    command: &'a [&'a str],
+    /// What is done after it was killed.
+    again: &'a [&'a str],
+    /// dpkg's word for what is the case then; none if it knows nothing of the package any more.
+    then: &'a str,
+    /// What makes the command possible once more.
+    back: &'a [&'a str],
+}
+
+/// dpkg and the script of ours that it runs, killed before each command of the script; what an administrator does then
+/// ends well.
+fn dpkg_killed_at_every_command() {
+    let before = listing();
+    let package = install(&current());
+    let status = || shell("dpkg-query -W -f '${db:Status-Status}' fgpu 2>/dev/null").stdout;
+    let mut kills = [0; 3];
+    // Installed dozens of times: with our scripts and what they need.
+    let deb = "/run/lab/fgpu_thin.deb";
+    let pack = format!(
+        "rm -rf /run/lab/package && dpkg-deb -R {} /run/lab/package && cd /run/lab/package && \
+         rm -rf usr/lib/fgpu usr/share usr/bin/[!f]* usr/bin/fgpu-* && \
+         dpkg-deb -Znone --root-owner-group -b . {deb} && rm -rf /run/lab/package",
+        current()
+    );
+    shell(&pack).ok();
+    let cases = [
+        Script {
+            name: "postinst",
+            command: &["dpkg", "--configure", "fgpu"],
+            again: &["dpkg", "--configure", "-a"],
+            then: "installed",
+            back: &["dpkg", "--unpack", deb],
+        },
+        Script {
+            name: "prerm",
+            command: &["dpkg", "--remove", "fgpu"],
+            again: &["dpkg", "--remove", "fgpu"],
+            then: "config-files",
+            back: &["dpkg", "-i", deb],
+        },
+        Script {
+            name: "postrm",
+            command: &["dpkg", "--purge", "fgpu"],
+            again: &["dpkg", "--purge", "fgpu"],
+            then: "",
+            back: &["dpkg", "-i", deb],
+        },
+    ];
+    for (script, kills) in cases.iter().zip(&mut kills) {
+        for step in 1.. {
+            run(script.back).ok();
+            let path = format!("/var/lib/dpkg/info/fgpu.{}", script.name);
+            let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            let trap =
+                format!("#!/bin/bash\ntrap '[ $((++step)) != {step} ] || kill -KILL $PPID $$' DEBUG\n");
+            fs::write(&path, text.replacen("#!/bin/sh\n", &trap, 1)).expect("dpkg's scripts can be written");
+            let output = run(script.command);
+            if output.status == 0 {
+                break;
+            }
+            assert_eq!(output.status, 137, "{} {step}: {}", script.name, output.story());
+            *kills += 1;
+            if Path::new(&path).exists() {
+                fs::write(&path, &text).expect("dpkg's scripts can be written");
+            }
+            run(script.again).ok();
+            assert_eq!(status(), script.then, "{} killed before command {step}", script.name);
+            assert_eq!(run(["dpkg", "--audit"]).ok(), "");
+        }
+    }
+    assert!(kills.iter().all(|&kills| kills > 2), "each script was killed several times: {kills:?}");
+    drop(package);
+    let after = listing();
+    assert_eq!(before.symmetric_difference(&after).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// Where systemd is, containers cannot fill the host's /run; and nothing is ever mounted over a state in use.
+fn state_has_a_file_system_of_its_own() {
+    let installed = install(&current());
+    assert!(Path::new("/etc/systemd/system/local-fs.target.wants/run-fgpu.mount").is_symlink());
+    let systemd = systemd::start();
+    let start = || systemd.run(&["systemctl", "start", "run-fgpu.mount"]).ok().to_owned();
+    let mounted = || systemd.run(&["findmnt", "--noheadings", "--output", "FSTYPE,OPTIONS", "/run/fgpu"]);
+    systemd.run(&["mkdir", "-p", "/run/fgpu"]).ok();
+    start();
+    let options = mounted().ok().to_owned();
+    for option in ["tmpfs", "nosuid", "nodev", "noexec", "mode=755", "size=524288k"] {
+        assert!(options.contains(option), "{option} in {options}");
+    }
+    // The timer's service, which sees little else of the node, works in it.
+    systemd.run(&["systemctl", "start", "fgpu-gc.service"]).ok();
+    systemd.run(&["test", "-e", "/run/fgpu/lock"]).ok();
+    let refused = systemd.run(&["systemctl", "stop", "run-fgpu.mount"]);
+    assert!(refused.refused().contains("refused"), "{}", refused.story());
+
+    // In use without it: an upgrade from a version that had no such unit.
+    systemd.run(&["umount", "/run/fgpu"]).ok();
+    systemd.run(&["touch", "/run/fgpu/allocations.json"]).ok();
+    start();
+    assert_ne!(mounted().status, 0, "mounted over a state in use: {}", mounted().story());
+    systemd.run(&["test", "-e", "/run/fgpu/allocations.json"]).ok();
+    systemd.run(&["rm", "/run/fgpu/allocations.json"]).ok();
+    // The lab's policy forbids a package to start anything.
+    let configure = "mv /usr/sbin/policy-rc.d /run/lab && /var/lib/dpkg/info/fgpu.postinst configure; mv /run/lab/policy-rc.d /usr/sbin";
+    systemd.run(&["sh", "-c", configure]).ok();
+    assert!(mounted().ok().contains("tmpfs"), "installed where nothing is in use, it is mounted at once");
+
+    systemd.run(&["dpkg", "--purge", "fgpu"]).ok();
+    systemd.run(&["test", "!", "-e", "/run/fgpu"]).ok();
+    drop(systemd);
+    drop(installed);
 }
