@@ -16,8 +16,7 @@ use rustix::io::retry_on_intr;
 pub fn cut_overgrown(state_dir: &Path) -> bool {
     let folders = fs::read_dir(state_dir.join("containers")).into_iter().flatten().flatten();
     let ledgers = folders.map(|folder| (folder.path().join("ledger"), ledger::SIZE));
-    let shared = ["turns", "shared/turns"].map(|name| (state_dir.join(name), turns::SIZE));
-    let all = ledgers.chain(shared);
+    let all = ledgers.chain([(state_dir.join("shared/turns"), turns::SIZE)]);
     all.fold(false, |any, (path, size)| cut(&path, size as u64).unwrap_or(false) || any)
 }
 

@@ -127,6 +127,9 @@ impl Node {
         let wants = self.path("etc/systemd/system/timers.target.wants");
         fs::create_dir_all(&wants).unwrap();
         symlink("/usr/lib/systemd/system/fgpu-gc.timer", wants.join("fgpu-gc.timer")).unwrap();
+        let wants = self.path("etc/systemd/system/local-fs.target.wants");
+        fs::create_dir_all(&wants).unwrap();
+        symlink("/usr/lib/systemd/system/run-fgpu.mount", wants.join("run-fgpu.mount")).unwrap();
         self.process(100);
         self.lease("living", 100);
     }
@@ -402,6 +405,9 @@ fn faults_of_the_installation() {
         ("gc-timer-off", "warning", "systemctl enable --now fgpu-gc.timer", |node| {
             node.remove("etc/systemd/system/timers.target.wants");
         }),
+        ("state-dir-shared", "warning", "systemctl enable run-fgpu.mount", |node| {
+            node.remove("etc/systemd/system/local-fs.target.wants");
+        }),
         ("gc-cannot-write", "error", "ReadWritePaths=/run/fgpu /srv/log", |node| {
             node.put("etc/fgpu/config.toml", "log-dir = \"/srv/log\"\n");
         }),
@@ -414,13 +420,17 @@ fn a_full_disk() {
         return;
     }
     let node = Node::new();
-    let script = "mount -t tmpfs -o size=4k full \"$0\" && head -c 4096 /dev/zero > \"$0/x\" && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script]).arg(node.path("var/log/fgpu"));
-    command.args([env!("CARGO_BIN_EXE_fgpu"), "doctor", "--json", "--root"]).arg(node.root.path());
-    let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
-    assert_eq!(answer["findings"][0]["check"], "log-disk-full");
-    assert_eq!(answer["findings"].as_array().unwrap().len(), 1);
+    // What is in the directory stays in it.
+    let script = "cp -a \"$0\" \"$0.was\" && mount -t tmpfs -o size=64k full \"$0\" && cp -a \"$0.was/.\" \"$0\" && \
+                  { head -c 65536 /dev/zero > \"$0/x\"; exec \"$@\"; }";
+    for (directory, check) in [("var/log/fgpu", "log-disk-full"), ("run/fgpu", "state-dir-full")] {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(node.path(directory));
+        command.args([env!("CARGO_BIN_EXE_fgpu"), "doctor", "--json", "--root"]).arg(node.root.path());
+        let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        assert_eq!(answer["findings"][0]["check"], check);
+        assert_eq!(answer["findings"].as_array().unwrap().len(), 1);
+    }
 }
 
 #[test]

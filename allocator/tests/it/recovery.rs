@@ -234,7 +234,7 @@ fn a_container_that_fills_the_disk_stops_nobody() {
             }
         }
     };
-    for name in ["ledger", "turns"] {
+    for name in ["ledger", "shared/turns"] {
         for fill in [&beyond as &dyn Fn(&File), &unseen] {
             on_a_tmpfs("4m", |dir| {
                 let store = Store::open(dir).unwrap();
@@ -242,6 +242,7 @@ fn a_container_that_fills_the_disk_stops_nobody() {
                 let greedy = reserve(&store, 1, 100, &claim("greedy", maker)).unwrap();
                 let folder = store.container_dir(&greedy.grant.nonce);
                 fs::create_dir_all(&folder).unwrap();
+                fs::create_dir(dir.join("shared")).unwrap();
                 let path = if name == "ledger" { folder.join(name) } else { dir.join(name) };
                 let file = File::create_new(&path).unwrap();
                 file.set_len(4096).unwrap();

@@ -112,6 +112,13 @@ fn state_dir(node: &Node, diagnosis: &mut Diagnosis) {
         }
         return;
     };
+    if let Ok(space) = rustix::fs::statvfs(node.state_dir())
+        && space.f_bavail == 0
+    {
+        let what = format!("the file system of {path} is full: no container gets a share");
+        let look = format!("du -ah {path} | sort -h | tail; df {path}");
+        diagnosis.error("state-dir-full", what, &["fgpu gc", &look]);
+    }
     if metadata.uid() != 0 || metadata.mode() & 0o022 != 0 {
         diagnosis.error(
             "state-dir-writable",
@@ -128,6 +135,12 @@ fn state_dir(node: &Node, diagnosis: &mut Diagnosis) {
             &[&format!("chmod 0755 {path}")],
         );
     }
+}
+
+/// Whether a directory is where a file system is mounted.
+fn has_own_file_system(path: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.dev());
+    device(path).is_some() && device(path) != path.parent().and_then(device)
 }
 
 fn log_dir(node: &Node, diagnosis: &mut Diagnosis) {
@@ -158,6 +171,17 @@ fn units(node: &Node, diagnosis: &mut Diagnosis) {
             "gc-timer-off",
             "fgpu-gc.timer is not enabled: what a runtime fails to give back stays granted until somebody needs the room",
             &["systemctl enable --now fgpu-gc.timer"],
+        );
+    }
+    let mounted = "/etc/systemd/system/local-fs.target.wants/run-fgpu.mount";
+    if node.config.state_dir == Path::new("/run/fgpu")
+        && !has_own_file_system(&node.state_dir())
+        && fs::symlink_metadata(node.place(mounted)).is_err()
+    {
+        diagnosis.warn(
+            "state-dir-shared",
+            "/run/fgpu is on the file system of /run, which a container without a memory limit can fill: it can write its ledger",
+            &["systemctl enable run-fgpu.mount   # it begins with the next boot"],
         );
     }
     let custom = |path: &Path, usual: &str| path != Path::new(usual);

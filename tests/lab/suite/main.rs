@@ -32,6 +32,7 @@ mod queue;
 mod resize;
 mod run;
 mod same;
+mod state;
 mod view;
 mod words;
 
@@ -62,6 +63,7 @@ fn tests() -> Vec<Test> {
         driver_tier::TESTS,
         queue::TESTS,
         run::TESTS,
+        state::TESTS,
         crowd::TESTS,
         packages::TESTS,
         docs::TESTS,
