@@ -56,6 +56,12 @@ impl Host {
         Ok(self.process(process.pid)? == Some(process))
     }
 
+    /// Whether this very process still runs and is not stopped, by SIGSTOP or by a terminal's Ctrl-Z.
+    pub(crate) fn can_act(&self, process: Process) -> io::Result<bool> {
+        let stat = process::stat(&self.proc, &process.pid.to_string())?;
+        Ok(stat.is_some_and(|stat| stat.process == process && stat.runs && !stat.stopped))
+    }
+
     /// Whether a process is left in the cgroup or below it. In v1 every controller has a tree of its own, and any
     /// of them counts. A cgroup that does not exist is empty.
     ///

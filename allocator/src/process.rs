@@ -41,9 +41,17 @@ impl Process {
 /// # Errors
 /// When it cannot be told, for want of memory or descriptors.
 pub(crate) fn look(proc: &Path, name: &str) -> io::Result<Option<Process>> {
+    Ok(stat(proc, name)?.filter(|stat| stat.runs).map(|stat| stat.process))
+}
+
+/// What `/proc/<pid>/stat` says of the process below `proc/name`; `None` when it is gone.
+///
+/// # Errors
+/// As [`look`].
+pub(crate) fn stat(proc: &Path, name: &str) -> io::Result<Option<Stat>> {
     let path = proc.join(name).join("stat");
     match fs::read(&path) {
-        Ok(stat) => Ok(parse(&stat)?.filter(|stat| stat.runs).map(|stat| stat.process)),
+        Ok(stat) => parse(&stat),
         // ESRCH: the process ended between open and read.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
@@ -51,9 +59,14 @@ pub(crate) fn look(proc: &Path, name: &str) -> io::Result<Option<Process>> {
     }
 }
 
-struct Stat {
-    process: Process,
-    runs: bool,
+/// A process and its state.
+#[derive(Debug)]
+pub(crate) struct Stat {
+    pub(crate) process: Process,
+    /// Whether it is no zombie.
+    pub(crate) runs: bool,
+    /// Whether job control has stopped it. A debugger's stop is another state.
+    pub(crate) stopped: bool,
 }
 
 /// Reads a `/proc/<pid>/stat`. The command name (field 2) may hold anything, parentheses and spaces included, so
@@ -76,7 +89,7 @@ fn parse(stat: &[u8]) -> io::Result<Option<Stat>> {
             "X" | "x" => false,
             _ => true,
         };
-        Some(Stat { process: Process { pid, start }, runs })
+        Some(Stat { process: Process { pid, start }, runs, stopped: state == "T" })
     };
     fields().map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a /proc/<pid>/stat"))
 }
@@ -102,6 +115,14 @@ mod tests {
         assert!(!parse(&stat("Z", 1)).unwrap().unwrap().runs);
         assert!(parse(&stat("Z", 2)).unwrap().unwrap().runs);
         assert!(!parse(&stat("X", 1)).unwrap().unwrap().runs);
+    }
+
+    #[test]
+    fn job_control_stops_a_process_and_a_debugger_does_not() {
+        for (state, stopped) in [("T", true), ("t", false), ("S", false), ("D", false)] {
+            let stat = parse(&stat(state, 1)).unwrap().unwrap();
+            assert_eq!((stat.runs, stat.stopped), (true, stopped), "{state}");
+        }
     }
 
     #[test]

@@ -352,14 +352,14 @@ impl Store {
         Ok(released)
     }
 
-    /// Ends every lease of a container.
+    /// Ends every lease of a container, and its wait for one.
     ///
     /// # Errors
     /// As [`Error`] says; then the leases are still there.
-    pub fn release_key(&self, key: &Key) -> Result<Vec<Lease>, Error> {
-        let key = image::key_head(key);
+    pub fn release_key(&self, container: &Key) -> Result<Vec<Lease>, Error> {
+        let key = image::key_head(container);
         let mut released = Vec::new();
-        {
+        let somebody_waits = {
             let lock = self.files.lock()?;
             let image = self.read_locked(&lock)?;
             let mut ends: Ends<'_> = Vec::new();
@@ -376,11 +376,14 @@ impl Store {
                 drop(lock);
                 self.wake_first(&image, None);
             }
-        }
+            image.waiters().next().is_some()
+        };
         self.remove_folders(&released);
         released.iter().for_each(|lease| self.tell(Change::Released(lease)));
-        // It may have been killed while it waited. The leases are gone either way, and every reconcile tries again.
-        let _ = self.sweep_queue();
+        // Its create may wait, or have been killed while it did. The leases are gone either way, and every reconcile tries
+        // again.
+        let cancelled = if somebody_waits { self.cancel_key(container) } else { Ok(()) };
+        let _ = cancelled.and_then(|()| self.sweep_queue());
         Ok(released)
     }
 

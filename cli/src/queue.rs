@@ -1,7 +1,7 @@
 //! The queue in `fgpu status`: who waits for what, and why.
 
 use fgpu_allocator::{Store, Waiter, Waiting};
-use fgpu_spec::{Error, Inventory};
+use fgpu_spec::{Error, Inventory, Nonce};
 use serde::Serialize;
 
 use crate::node::Node;
@@ -22,6 +22,8 @@ pub(crate) struct WaitingStatus {
     position: usize,
     namespace: String,
     container: String,
+    /// Names it for `fgpu release`.
+    ticket: Nonce,
     owner: Option<String>,
     request: String,
     waited_seconds: u64,
@@ -67,6 +69,7 @@ fn of(Waiting { position, waiter, reason, brief }: Waiting, now: u64) -> Waiting
         position,
         namespace: waiter.key.namespace,
         container: waiter.key.id,
+        ticket: waiter.ticket,
         owner: waiter.request.owner,
         request: waiter.request.text,
         waited_seconds: now.saturating_sub(waiter.since) / 1_000_000_000,
@@ -106,7 +109,7 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use fgpu_allocator::{Key, Process};
-    use fgpu_spec::{Code, Nonce, Request, Tier};
+    use fgpu_spec::{Code, Request, Tier};
 
     use super::*;
 
@@ -145,6 +148,7 @@ NEXT  WAITING     REQUEST                              OWNER   SINCE  REASON
         let value = serde_json::to_value(one(Some(Error::new(Code::NoCapacity, "why")))).unwrap();
         assert_eq!((&value["position"], &value["waited_seconds"]), (&1.into(), &61.into()));
         assert_eq!((&value["pid"], &value["passed"]), (&4711.into(), &3.into()));
+        assert_eq!(value["ticket"], "01".repeat(16));
         assert_eq!(value["reason"], serde_json::json!({"code": "no-capacity", "message": "why"}));
         assert_eq!(serde_json::to_value(one(None)).unwrap()["reason"], serde_json::Value::Null);
     }

@@ -1,22 +1,59 @@
 //! `fgpu release` and `fgpu gc`: giving back what nobody uses any more.
 
-use fgpu_allocator::Lease;
+use fgpu_allocator::{Key, Lease, Store, Waiter};
 use fgpu_hook::config::Config;
 use fgpu_spec::{Code, Error, Nonce};
 use serde::Serialize;
 
-use crate::find::{find, full_name};
+use crate::find::{self, Candidate, full_name};
 use crate::output::{Output, json};
 
-/// Gives back what one container holds, named as in `fgpu status`.
+/// Gives back what one container holds, named as in `fgpu status`, or ends its wait.
 ///
 /// # Errors
-/// `invalid-request` if no lease or more than one is meant; `denied` if the container still runs and `force` is
+/// `invalid-request` if nobody or more than one is meant; `denied` if the container still runs and `force` is
 /// not given; what the store says.
 pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Error> {
     let store = fgpu_hook::store(config)?;
-    let leases = store.leases()?;
-    let lease = find(&leases, what)?;
+    loop {
+        // In this order: who is granted something in between is in both, and never in none.
+        let waiters = store.waiters()?;
+        let leases = store.leases()?;
+        match find::one(candidates(&leases, &waiters), what)? {
+            Entry::Holds(lease) => return release(config, &store, lease, force),
+            Entry::Waits(waiter) if store.cancel(&waiter.ticket)? => {
+                return Ok(format!("{} waits no longer\n", logged(&waiter.key)).into());
+            }
+            // It has been granted something meanwhile, or gave up.
+            Entry::Waits(_) => {}
+        }
+    }
+}
+
+/// Who can be released.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Entry<'a> {
+    Holds(&'a Lease),
+    Waits(&'a Waiter),
+}
+
+/// Those who hold a share, and those who wait and hold none.
+fn candidates<'a>(leases: &'a [Lease], waiters: &'a [Waiter]) -> Vec<Candidate<'a, Entry<'a>>> {
+    let holds = find::candidates(leases).into_iter().map(|one| {
+        let Candidate { key, nonce, name, value } = one;
+        Candidate { key, nonce, name, value: Entry::Holds(value) }
+    });
+    let waits = waiters.iter().filter(|waiter| !leases.iter().any(|lease| lease.key == waiter.key));
+    let waits = waits.map(|waiter| Candidate {
+        key: &waiter.key,
+        nonce: waiter.ticket,
+        name: None,
+        value: Entry::Waits(waiter),
+    });
+    holds.chain(waits).collect()
+}
+
+fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result<Output, Error> {
     if !force && let Some(process) = holder(lease) {
         return Err(Error::new(
             Code::Denied,
@@ -27,7 +64,7 @@ pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Er
             ),
         ));
     }
-    fgpu_hook::give_back(config, &store, &lease.grant.nonce)?;
+    fgpu_hook::give_back(config, store, &lease.grant.nonce)?;
     Ok(released(std::slice::from_ref(lease)).into())
 }
 
@@ -113,13 +150,13 @@ pub(crate) fn rebuild(config: &Config, force: bool) -> Result<Output, Error> {
 }
 
 fn released(leases: &[Lease]) -> String {
-    // The id in full, to be found in logs; not a bundle's path, which has it in it.
-    let name = |lease: &Lease| match lease.key.namespace.starts_with('/') {
-        true => lease.key.id.clone(),
-        false => full_name(&lease.key),
-    };
-    let line = |lease: &Lease| format!("released {} (grant {})\n", name(lease), lease.grant.nonce);
+    let line = |lease: &Lease| format!("released {} (grant {})\n", logged(&lease.key), lease.grant.nonce);
     leases.iter().map(line).collect()
+}
+
+/// The id in full, to be found in logs; not a bundle's path, which has it in it.
+fn logged(key: &Key) -> String {
+    if key.namespace.starts_with('/') { key.id.clone() } else { full_name(key) }
 }
 
 /// The process that keeps the lease alive, if it runs.
@@ -131,9 +168,32 @@ fn holder(lease: &Lease) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use fgpu_allocator::Process;
+    use fgpu_spec::{Defaults, Request, Tier};
 
     use super::*;
     use crate::status::tests::lease;
+
+    #[test]
+    fn who_waits_is_found_beside_those_who_hold() {
+        let asked = [("fgpu/fraction".to_owned(), "1".to_owned())].into();
+        let request = Request::parse(&asked, None, &Defaults::default()).unwrap().unwrap();
+        let waiter = |id: &str, ticket| Waiter {
+            ticket: Nonce([ticket; 16]),
+            process: Process { pid: 1, start: 1 },
+            since: 0,
+            passed: 0,
+            key: Key { namespace: "moby".into(), id: id.into() },
+            tiers: vec![Tier::Quota],
+            request: request.clone(),
+        };
+        let leases = [lease("abc1", &[], false), lease("twice", &[], false)];
+        let waiters = [waiter("abc2", 3), waiter("twice", 4)];
+        let found = |what: &str| find::one(candidates(&leases, &waiters), what);
+        assert_eq!(found("moby/abc2").unwrap(), Entry::Waits(&waiters[0]));
+        assert_eq!(found(&"03".repeat(16)).unwrap(), Entry::Waits(&waiters[0]));
+        assert_eq!(found("twice").unwrap(), Entry::Holds(&leases[1]), "granted between two looks");
+        assert!(found("abc").unwrap_err().message.contains("moby/abc1 or moby/abc2"));
+    }
 
     #[test]
     fn the_holder_is_the_init_once_there_is_one() {

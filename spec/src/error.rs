@@ -23,6 +23,8 @@ pub enum Code {
     NoMigPlacement,
     /// The request queued for `fgpu/wait` and no room came.
     TimedOut,
+    /// The request queued for `fgpu/wait` and somebody took it out of the queue.
+    Cancelled,
     /// The GPU refuses work.
     GpuUnhealthy,
     /// The NVIDIA driver or NVML failed.
@@ -35,7 +37,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Code; 13] = [
+    pub const ALL: [Code; 14] = [
         Code::InvalidRequest,
         Code::Conflict,
         Code::Denied,
@@ -45,6 +47,7 @@ impl Code {
         Code::Fragmented,
         Code::NoMigPlacement,
         Code::TimedOut,
+        Code::Cancelled,
         Code::GpuUnhealthy,
         Code::DriverError,
         Code::StateCorrupt,
@@ -63,6 +66,7 @@ impl Code {
             Code::Fragmented => "fragmented",
             Code::NoMigPlacement => "no-mig-placement",
             Code::TimedOut => "timed-out",
+            Code::Cancelled => "cancelled",
             Code::GpuUnhealthy => "gpu-unhealthy",
             Code::DriverError => "driver-error",
             Code::StateCorrupt => "state-corrupt",

@@ -14,7 +14,7 @@ use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
 use crate::place::{Decision, Placement, Refusal};
 use crate::refusal::Case;
 use crate::store::{Ask, Attempt, Refused, Stand, new_nonce};
-use crate::{Change, Claim, Error, Lease, Rules, Slot, Store, host, refusal};
+use crate::{Change, Claim, Error, Key, Lease, Process, Rules, Slot, Store, host, refusal};
 
 /// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns who is passed,
 /// if it is granted.
@@ -121,6 +121,9 @@ impl Store {
     fn take_turn(&self, ask: &Ask<'_>, claim: &Claim, ticket: &mut Ticket) -> Result<Turn, fgpu_spec::Error> {
         let nonce = new_nonce()?;
         let key = image::key_head(&claim.key);
+        if ticket.cancelled {
+            return Err(cancelled(ask.request));
+        }
         // Who was woken is in haste. Who woke up by itself, as the first, looks for what nobody told.
         let (mut swept_key, mut thorough) = (ticket.place.is_some(), ticket.woken);
         loop {
@@ -137,11 +140,16 @@ impl Store {
                     self.sweep(Some(&key))?;
                     swept_key = true;
                 }
-                Attempt::NoPlace => ticket.place = None,
+                Attempt::NoPlace => {
+                    // Either it was told why, or the file was made anew.
+                    ticket.take_messages()?;
+                    if ticket.cancelled {
+                        return Err(cancelled(ask.request));
+                    }
+                    ticket.place = None;
+                }
                 Attempt::Refused(Refused { is_passing: false, error, .. }) => return Err(error),
-                Attempt::Refused(Refused { behind: Some(process), .. })
-                    if matches!(self.host.is_alive(process), Ok(false)) =>
-                {
+                Attempt::Refused(Refused { behind: Some(process), .. }) if !self.is_there(process) => {
                     self.sweep_queue()?;
                 }
                 Attempt::Refused(Refused { place: None, .. }) => {
@@ -221,6 +229,37 @@ impl Store {
         Ok(())
     }
 
+    /// Takes somebody else's request out of the queue: its wait ends with [`fgpu_spec::Code::Cancelled`]. `false` if it does not
+    /// wait (any more): it may have been granted.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn cancel(&self, waiter: &Nonce) -> Result<bool, Error> {
+        let lock = self.files.lock()?;
+        let image = self.read_locked(&lock)?;
+        let Some(place) = image.place_of(waiter) else { return Ok(false) };
+        let ticket = waiter.to_string();
+        ticket::cancel(&self.files.queue, &ticket);
+        let edit = served(Some(place), &[]);
+        self.files.replace(&lock, &image.rewrite_all(&self.boot, |_| Edit::Keep, None, edit, None))?;
+        ticket::remove(&self.files.queue, &ticket);
+        drop(lock);
+        self.wake_first(&image, Some(waiter));
+        Ok(true)
+    }
+
+    /// Ends every wait of a container.
+    pub(crate) fn cancel_key(&self, key: &Key) -> Result<(), Error> {
+        let image = self.read()?;
+        for line in image.waiters() {
+            let waiter = image::waiter(line).map_err(|damage| self.damage(damage, None))?;
+            if waiter.key == *key {
+                self.cancel(&waiter.ticket)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Who waits, in the order of the queue; the dead left out. Takes no lock unless the file changes all the time.
     ///
     /// # Errors
@@ -268,13 +307,13 @@ impl Store {
         Ok(waiting)
     }
 
-    /// Whether the process of this line lives; one of whom that cannot be told does.
+    /// Whether the process of this line waits; one of whom that cannot be told does.
     pub(crate) fn waits(&self, line: &[u8]) -> bool {
         WaiterHead::scan(line).is_ok_and(|head| self.is_there(head.process))
     }
 
-    fn is_there(&self, process: crate::Process) -> bool {
-        !matches!(self.host.is_alive(process), Ok(false))
+    fn is_there(&self, process: Process) -> bool {
+        !matches!(self.host.can_act(process), Ok(false))
     }
 
     /// Wakes the first in the queue that lives, after a commit that made room. `except` has left it.
@@ -379,6 +418,14 @@ impl Store {
         }
         Ok(())
     }
+}
+
+fn cancelled(request: &Request) -> fgpu_spec::Error {
+    let message = format!(
+        "{} was taken out of the queue while it waited for room; ask again to queue up anew",
+        request.text
+    );
+    fgpu_spec::Error::new(fgpu_spec::Code::Cancelled, message)
 }
 
 fn heads(image: &Image) -> Result<Vec<WaiterHead<'_>>, Damage> {

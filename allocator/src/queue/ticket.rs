@@ -4,8 +4,8 @@
 //! queue/<ticket>    a FIFO of mode 0600, held open by the waiter; made and removed with the lock held
 //! ```
 //!
-//! Nobody needs to read it to the end, its being readable is the message. A FIFO that nobody has open tells whoever would
-//! wake its waiter that there is none any more.
+//! What is written into it is [`WAKE`], or [`CANCEL`] for a waiter whose line is about to go. A FIFO that nobody has open
+//! tells whoever would wake its waiter that there is none any more.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +19,11 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::{Error, Process};
 
+/// Look whether there is room now.
+const WAKE: u8 = b'!';
+/// The wait is over: somebody ended it.
+const CANCEL: u8 = b'x';
+
 /// A place in the queue, or none yet. It is given back by [`crate::Store::leave`], by a grant, or by the end of the process.
 #[derive(Debug)]
 pub struct Ticket {
@@ -27,6 +32,8 @@ pub struct Ticket {
     pub(crate) place: Option<Place>,
     /// Whether the last wait ended by a wake-up.
     pub(crate) woken: bool,
+    /// Whether somebody has ended the wait.
+    pub(crate) cancelled: bool,
 }
 
 /// The pipe of one that waits.
@@ -63,7 +70,7 @@ impl Place {
 impl Ticket {
     /// A ticket for this process, which has no place yet.
     pub fn new(process: Process) -> Self {
-        Self { process, place: None, woken: false }
+        Self { process, place: None, woken: false, cancelled: false }
     }
 
     /// Becomes readable when it is woken; then call [`Ticket::wait`]. `None` while it has no place.
@@ -79,19 +86,27 @@ impl Ticket {
     pub fn wait(&mut self, longest: Duration) -> Result<(), Error> {
         self.woken = false;
         let Some(place) = &self.place else { return Ok(()) };
-        let failed = |errno: Errno| Error::io("wait on", &place.path, errno);
         let timeout = Timespec::try_from(longest).ok();
         match poll(&mut [PollFd::new(&place.fifo, PollFlags::IN)], timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(failed(errno)),
+            Err(errno) => return Err(Error::io("wait on", &place.path, errno)),
         }
-        // Takes what wakers wrote, however many there were.
+        self.take_messages()
+    }
+
+    /// Takes what others wrote, however many there were.
+    pub(crate) fn take_messages(&mut self) -> Result<(), Error> {
+        let Some(place) = &self.place else { return Ok(()) };
+        let mut messages = [0; 64];
         loop {
-            match rustix::io::read(&place.fifo, &mut [0; 64][..]) {
-                Ok(count) => self.woken |= count > 0,
+            match rustix::io::read(&place.fifo, &mut messages[..]) {
+                Ok(count) => {
+                    self.woken |= count > 0;
+                    self.cancelled |= messages[..count].contains(&CANCEL);
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
-                Err(errno) => return Err(failed(errno)),
+                Err(errno) => return Err(Error::io("read", &place.path, errno)),
             }
         }
     }
@@ -105,12 +120,23 @@ pub(crate) fn remove(folder: &Path, ticket: &str) {
 
 /// Wakes a waiter. `false` if nobody holds its ticket any more.
 pub(crate) fn wake(folder: &Path, ticket: &str) -> bool {
+    tell(folder, ticket, WAKE)
+}
+
+/// Ends somebody's wait. To be called with the lock held, before its line goes: who finds that gone looks here for the
+/// reason.
+pub(crate) fn cancel(folder: &Path, ticket: &str) {
+    // Nobody to tell is as good.
+    tell(folder, ticket, CANCEL);
+}
+
+fn tell(folder: &Path, ticket: &str, message: u8) -> bool {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let Ok(fifo) = retry_on_intr(|| rustix::fs::open(folder.join(ticket), flags, Mode::empty())) else {
         return false;
     };
     // A pipe that is full has been written to.
-    matches!(retry_on_intr(|| rustix::io::write(&fifo, b"!")), Ok(1) | Err(Errno::AGAIN))
+    matches!(retry_on_intr(|| rustix::io::write(&fifo, &[message])), Ok(1) | Err(Errno::AGAIN))
 }
 
 /// The tickets that have a pipe.

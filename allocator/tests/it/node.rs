@@ -8,7 +8,10 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use fgpu_allocator::{Claim, Host, Key, Lease, Process, Rules, Store};
-use fgpu_spec::{Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier};
+use fgpu_spec::{
+    Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, MigPlacement, MigProfile, MigSlice, Policy,
+    Request, Tier,
+};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
@@ -38,6 +41,57 @@ pub(crate) fn inventory(gpus: u32) -> Inventory {
         driver_limits: false,
         topology: fgpu_spec::Topology::default(),
         files: vec![],
+    }
+}
+
+/// The same with its first GPUs in MIG mode, which tell what an H100 tells.
+pub(crate) fn mig_inventory(mig: u32, plain: u32) -> Inventory {
+    let mut inventory = inventory(mig + plain);
+    for gpu in &mut inventory.gpus[..mig as usize] {
+        gpu.mig_enabled = true;
+        gpu.mig_profiles = profiles();
+    }
+    inventory
+}
+
+fn profiles() -> Vec<MigProfile> {
+    let profile =
+        |name: &str, id, slices, multiprocessors, mib: u64, size, starts: &[u32], most| MigProfile {
+            name: name.into(),
+            id,
+            slices,
+            multiprocessors,
+            memory: mib << 20,
+            most,
+            placements: starts.iter().map(|&start| MigPlacement { start, size }).collect(),
+        };
+    vec![
+        profile("1g.10gb", 19, 1, 16, 9984, 1, &[0, 1, 2, 3, 4, 5, 6], 7),
+        profile("1g.10gb+me", 20, 1, 16, 9984, 1, &[0, 1, 2, 3, 4, 5, 6], 1),
+        profile("1g.20gb", 15, 1, 26, 20096, 2, &[0, 2, 4, 6], 4),
+        profile("2g.20gb", 14, 2, 32, 20096, 2, &[0, 2, 4], 3),
+        profile("3g.40gb", 9, 3, 60, 40448, 4, &[0, 4], 2),
+        profile("4g.40gb", 5, 4, 64, 40448, 4, &[0], 1),
+        profile("7g.80gb", 0, 7, 132, 81152, 8, &[0], 1),
+    ]
+}
+
+/// A slice of this profile.
+pub(crate) fn slice(profile: &str) -> Request {
+    Request {
+        mig: Some(profile.to_owned()),
+        isolation: Isolation::Mig,
+        text: format!("fgpu/mig={profile}"),
+        ..fraction(1_000_000)
+    }
+}
+
+/// The tiers that could serve a request on a node that has GPUs in MIG mode.
+pub(crate) fn tiers(request: &Request) -> &'static [Tier] {
+    match request.isolation {
+        Isolation::Mig => &[Tier::Mig],
+        Isolation::Auto => &[Tier::Mig, Tier::Quota],
+        _ => &[Tier::Quota],
     }
 }
 
@@ -85,17 +139,25 @@ pub(crate) fn assert_no_overcommit(leases: &[Lease], inventory: &Inventory, rule
         let cores: u64 = on().map(|(_, share)| u64::from(share.cores_ppm)).sum();
         assert!(memory <= gpu.usable_memory(rules.reserve_memory), "GPU {}: {memory} bytes", gpu.index);
         assert!(cores <= 1_000_000, "GPU {}: {cores} ppm", gpu.index);
+        let slices: Vec<_> = on().filter_map(|(_, share)| share.mig.as_ref()).collect();
+        for (at, one) in slices.iter().enumerate() {
+            let lies_on = |other: &&MigSlice| one.placement.overlaps(other.placement);
+            assert!(!slices[..at].iter().any(lies_on), "GPU {}: {slices:?}", gpu.index);
+        }
+        let holders =
+            leases.iter().filter(|lease| lease.grant.gpus.iter().any(|share| share.uuid == gpu.uuid));
         assert!(
-            on().all(|(lease, _)| !lease.exclusive) || on().count() == 1,
+            on().all(|(lease, _)| !lease.exclusive) || holders.count() == 1,
             "GPU {} is not alone",
             gpu.index
         );
     }
     for lease in leases {
-        let mut uuids: Vec<_> = lease.grant.gpus.iter().map(|share| &share.uuid).collect();
+        let shares = || lease.grant.gpus.iter().filter(|share| share.mig.is_none());
+        let mut uuids: Vec<_> = shares().map(|share| &share.uuid).collect();
         uuids.sort();
         uuids.dedup();
-        assert_eq!(uuids.len(), lease.grant.gpus.len(), "a GPU twice in {lease:?}");
+        assert_eq!(uuids.len(), shares().count(), "a GPU twice in {lease:?}");
     }
     let mut nonces: Vec<_> = leases.iter().map(|lease| lease.grant.nonce).collect();
     nonces.sort();
@@ -162,6 +224,13 @@ impl Node {
         fs::create_dir_all(self.path(&format!("proc/{pid}"))).unwrap();
         fs::write(self.path(&format!("proc/{pid}/stat")), stat(pid, start, 'S')).unwrap();
         Process { pid, start }
+    }
+
+    /// Stops a process as SIGSTOP does, or lets it go on.
+    pub(crate) fn stop(&self, process: Process, stopped: bool) {
+        let state = if stopped { 'T' } else { 'S' };
+        let path = self.path(&format!("proc/{}/stat", process.pid));
+        fs::write(path, stat(process.pid, process.start, state)).unwrap();
     }
 
     pub(crate) fn kill(&self, process: Process) {

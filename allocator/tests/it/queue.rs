@@ -1,5 +1,6 @@
 //! The queue, step by step: who is granted what, who is woken, who is told what.
 
+use std::io::Write;
 use std::sync::RwLockReadGuard;
 use std::time::Duration;
 
@@ -228,6 +229,83 @@ fn a_killed_container_frees_its_place_by_name() {
     drop(gone);
     bench.node.store.release_key(&key("gone")).unwrap();
     assert!(wakes(&mut next) && bench.granted(&mut next));
+}
+
+#[test]
+fn who_is_cancelled_is_told_and_lets_the_next_go() {
+    let bench = Bench::new(1);
+    bench.holds("half", 500_000);
+    let mut whole = bench.queue("whole", fraction(1_000_000));
+    let mut half = bench.queue("half-too", fraction(500_000));
+    let ticket = bench.node.store.waiters().unwrap()[0].ticket;
+    assert!(bench.node.store.cancel(&ticket).unwrap());
+    assert!(!bench.node.store.cancel(&ticket).unwrap(), "once");
+    assert_eq!((bench.order(), bench.pipes()), (vec!["half-too".to_owned()], 1));
+    assert!(wakes(&mut whole), "it need not wait for its next look");
+    let error = bench.turn(&mut whole).unwrap_err();
+    assert_eq!(error.code, Code::Cancelled);
+    assert!(error.message.starts_with("fgpu/fraction=1 was taken out of the queue"), "{error}");
+    assert!(wakes(&mut half) && bench.granted(&mut half));
+}
+
+/// It is in the middle of a look when it is cancelled: its pipe says so, though it has not read it yet.
+#[test]
+fn who_finds_its_place_gone_looks_why() {
+    let bench = Bench::new(1);
+    let whole = bench.holds("whole", 1_000_000);
+    let mut waiter = bench.queue("waiter", fraction(500_000));
+    let ticket = bench.node.store.waiters().unwrap()[0].ticket;
+    bench.node.store.cancel(&ticket).unwrap();
+    bench.release(&whole);
+    assert_eq!(bench.turn(&mut waiter).unwrap_err().code, Code::Cancelled);
+    assert!(bench.order().is_empty() && bench.node.store.leases().unwrap().is_empty());
+}
+
+/// The one who cancels is killed between its two steps: the waiter was told, and leaves by itself.
+#[test]
+fn half_a_cancel_is_a_cancel() {
+    let bench = Bench::new(1);
+    bench.holds("whole", 1_000_000);
+    let mut waiter = bench.queue("waiter", fraction(500_000));
+    let pipe = bench.node.path("state/queue").read_dir().unwrap().next().unwrap().unwrap().path();
+    std::fs::OpenOptions::new().write(true).open(pipe).unwrap().write_all(b"!x!").unwrap();
+    assert!(wakes(&mut waiter));
+    assert_eq!(bench.turn(&mut waiter).unwrap_err().code, Code::Cancelled);
+    assert_eq!((bench.order().len(), bench.pipes()), (0, 0));
+}
+
+#[test]
+fn the_wait_of_a_container_ends_when_it_is_deleted() {
+    let bench = Bench::new(1);
+    bench.holds("half", 500_000);
+    let mut gone = bench.queue("gone", fraction(1_000_000));
+    let mut next = bench.queue("next", fraction(500_000));
+    bench.node.store.release_key(&key("gone")).unwrap();
+    assert_eq!(bench.order(), ["next"]);
+    assert_eq!(bench.turn(&mut gone).unwrap_err().code, Code::Cancelled);
+    assert!(wakes(&mut next) && bench.granted(&mut next));
+}
+
+/// Ctrl-Z: it could take nothing, its own time does not run out, and everybody behind it would wait for it.
+#[test]
+fn who_is_stopped_holds_up_nobody() {
+    let bench = Bench::new(1);
+    let half = bench.holds("half", 500_000);
+    let mut stopped = bench.queue("stopped", fraction(1_000_000));
+    let mut next = bench.queue("next", fraction(500_000));
+    assert!(!bench.granted(&mut next), "it would delay the first");
+    bench.node.stop(stopped.process, true);
+    assert_eq!(bench.order(), ["next"]);
+    assert!(bench.granted(&mut next));
+    // It goes on: its place is gone, and it queues up anew.
+    bench.node.stop(stopped.process, false);
+    assert!(!bench.granted(&mut stopped));
+    assert_eq!((bench.order(), bench.pipes()), (vec!["stopped".to_owned()], 1));
+    for lease in bench.node.store.leases().unwrap() {
+        bench.release(&lease);
+    }
+    assert!(wakes(&mut stopped) && bench.granted(&mut stopped));
+    drop(half);
 }
 
 #[test]

@@ -357,6 +357,8 @@ fn status_of(code: &str, legacy: bool) -> Code {
         "invalid-request" | "conflict" => Code::INVALID_ARGUMENT,
         "denied" => Code::PERMISSION_DENIED,
         "no-capacity" | "fragmented" | "no-mig-placement" | "timed-out" => Code::RESOURCE_EXHAUSTED,
+        // Not CANCELLED: that is what a client is told that gave up itself.
+        "cancelled" => Code::ABORTED,
         "no-gpu" | "too-large" | "gpu-unhealthy" | "driver-error" => Code::FAILED_PRECONDITION,
         _ => Code::INTERNAL,
     }

@@ -1,5 +1,6 @@
 //! Pods, through containerd's CRI service.
 
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
@@ -7,6 +8,8 @@ use serde_json::{Value, json};
 use crate::capture::{self, Folder};
 use crate::command::{Output, run, wait_until};
 use crate::ctr;
+
+const CLIENT: &str = "/lab/cri";
 
 /// Whether there may be a pod to remove.
 static USED: AtomicBool = AtomicBool::new(false);
@@ -69,6 +72,15 @@ impl Container {
         call("start", &json!({"id": self.id}))
     }
 
+    /// A client that is starting it.
+    #[track_caller]
+    pub fn starting(&self) -> Child {
+        let mut client = Command::new(CLIENT);
+        client.args(["start", &json!({"id": self.id}).to_string()]);
+        client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        client.spawn().unwrap_or_else(|error| panic!("cannot run {CLIENT}: {error}"))
+    }
+
     /// Runs a command in it.
     #[track_caller]
     pub fn exec(&self, command: &[&str]) -> Output {
@@ -105,5 +117,5 @@ pub fn remove_all() {
 
 #[track_caller]
 fn call(word: &str, asked: &Value) -> Output {
-    run(["/lab/cri", word, &asked.to_string()])
+    run([CLIENT, word, &asked.to_string()])
 }

@@ -3,6 +3,7 @@
 use std::process::{Child, Command, Stdio};
 
 use fgpu_lab::command::{Output, run, wait_for, wait_until};
+use fgpu_lab::cri;
 use fgpu_lab::docker::{self, Container, Run};
 use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
@@ -12,6 +13,9 @@ pub(crate) const TESTS: &[Test] = &[
     Test::both("queue::two_run_one_waits_one_ends_the_third_starts", two_run_one_waits),
     Test::both("queue::the_first_starts_first", the_first_starts_first),
     Test::both("queue::a_killed_waiter_leaves_the_queue", a_killed_waiter_leaves_the_queue),
+    Test::both("queue::a_release_ends_a_wait", a_release_ends_a_wait),
+    Test::once("queue::a_pod_that_gives_up_leaves_the_queue", a_pod_that_gives_up_leaves_the_queue),
+    Test::once("queue::a_stopped_run_holds_up_nobody", a_stopped_run_holds_up_nobody),
     Test::once("queue::a_signal_ends_the_wait_of_a_run", a_signal_ends_the_wait_of_a_run),
     Test::once("queue::fgpu_wait_returns_when_there_is_room", fgpu_wait_returns_when_there_is_room),
 ];
@@ -88,6 +92,57 @@ fn a_killed_waiter_leaves_the_queue(front_end: FrontEnd) {
     wait_until("the end of its wait", || queue().len() == 1);
     whole.remove();
     started(next);
+}
+
+/// Docker itself does not let go of a container that it is creating: `docker rm`, `stop` and `kill` wait for it.
+fn a_release_ends_a_wait(front_end: FrontEnd) {
+    let whole = asking(front_end, "1", "0").start();
+    let (first, second) = (waiting(front_end, "1"), waiting(front_end, "0.5"));
+    let entries = queue();
+    let text = |at: usize, field: &str| entries[at][field].as_str().expect("it is a text").to_owned();
+    // By the beginning of its id, and by its ticket.
+    for (client, what) in [(first, text(0, "container")[..12].to_owned()), (second, text(1, "ticket"))] {
+        let said = run(["fgpu", "release", &what]);
+        assert!(said.ok().ends_with("waits no longer"), "{}", said.story());
+        let told = client.join().expect("the client ends").expect_err("its container is not made");
+        assert!(told.refused().contains("fgpu: cancelled: fgpu/"), "{}", told.story());
+    }
+    assert_eq!((queue().len(), node::leases().len()), (0, 1));
+    run(["docker", "rm", &text(0, "container")]).ok();
+    whole.remove();
+}
+
+/// A kubelet gives a call up when its pod is deleted: nobody is granted anything for it then. (Below the stock shim nobody tells the
+/// runtime: there a wait lasts until its time is up, or that of the call.)
+fn a_pod_that_gives_up_leaves_the_queue() {
+    let whole = asking(FrontEnd::Shim, "1", "0").start();
+    let asked = [("fgpu/fraction", "1"), ("fgpu/device", "0"), ("fgpu/wait", "80s")];
+    let pod = cri::Pod::start("waits", FrontEnd::Shim.docker_runtime(), &asked);
+    let container = pod.create("one", "busybox", &["sleep", "1000"]);
+    let mut kubelet = container.starting();
+    wait_until("the pod's container in the queue", || queue().len() == 1);
+    kubelet.kill().expect("it is our child");
+    kubelet.wait().expect("it is our child");
+    wait_until("the end of its wait", || queue().is_empty());
+    whole.remove();
+    node::wait_until_free();
+    assert_ne!(container.status(), "running");
+    pod.remove();
+}
+
+fn a_stopped_run_holds_up_nobody() {
+    let whole = asking(FrontEnd::Shim, "1", "0").start();
+    let mut stopped = run_waiting();
+    let next = waiting(FrontEnd::Shim, "1");
+    run(["kill", "-STOP", &stopped.id().to_string()]).ok();
+    wait_until("the end of its wait", || queue().len() == 1);
+    whole.remove();
+    let next = started(next);
+    run(["kill", "-CONT", &stopped.id().to_string()]).ok();
+    wait_until("the run in the queue", || queue().len() == 1);
+    next.remove();
+    let status = wait_for("the end of the run", || stopped.try_wait().expect("it is our child"));
+    assert!(status.success(), "{status}");
 }
 
 fn run_waiting() -> Child {
