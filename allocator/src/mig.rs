@@ -155,7 +155,7 @@ pub(crate) fn cores_ppm(profiles: &[MigProfile], profile: &MigProfile) -> u32 {
 }
 
 /// The profiles that serve a request, the smallest first.
-fn serving<'a>(gpu: &'a Gpu, request: &Request, usable: u64) -> Vec<&'a MigProfile> {
+pub(crate) fn serving<'a>(gpu: &'a Gpu, request: &Request, usable: u64) -> Vec<&'a MigProfile> {
     let profiles = &gpu.mig_profiles;
     if let Some(name) = request.mig.as_deref().filter(|name| *name != "auto") {
         return profiles.iter().filter(|profile| profile.name == name).collect();

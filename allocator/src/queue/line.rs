@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use fgpu_spec::{Inventory, Request, Tier};
 
-use super::gate::{Candidate, Effect, PASSES, Part, effect, shares};
+use super::gate::{Ahead, Candidate, Effect, PASSES, Part, effect, shares};
 use crate::capacity::{self, Sums, worth};
 use crate::image::{self, Damage, Image, WaiterHead};
 use crate::place::{Decision, Placement, Refusal};
-use crate::{Rules, Waiter, tiers};
+use crate::{Rules, Slot, SlotHolder, Waiter, tiers};
 
 /// One that waits.
 #[derive(Debug)]
@@ -97,8 +97,15 @@ impl Scene<'_> {
                     shut_by.get_or_insert(by);
                     let Some(gpu) = gpu else { break };
                     let open = open.get_or_insert_with(|| self.sums.clone());
-                    if std::mem::replace(&mut open.held[gpu].exclusive, true) {
-                        break;
+                    let taken = shares(self.inventory, placement).into_iter().filter(|share| share.0 == gpu);
+                    let slots: Vec<_> = taken.filter_map(|(_, _, slot)| slot).collect();
+                    if slots.is_empty() {
+                        if std::mem::replace(&mut open.held[gpu].exclusive, true) {
+                            break;
+                        }
+                    } else {
+                        // Another place on the same GPU may do.
+                        close(&mut open.slots[gpu], &slots);
                     }
                     let (next_tier, next) = decide(open);
                     (tier, outcome) = (next_tier, next.outcome);
@@ -117,12 +124,19 @@ impl Scene<'_> {
         if queue.entries.is_empty() {
             return Ok(Gate::Open(Vec::new()));
         }
-        let mut candidate = Candidate { parts: Vec::new(), owner, worth_ppm: 0 };
-        for (gpu, added) in shares(self.inventory, placement) {
-            let leases = capacity::leases_on(self.image, &self.inventory.gpus[gpu].uuid)?;
+        let mut candidate = Candidate { parts: Vec::<Part<'_>>::new(), owner, worth_ppm: 0 };
+        for (gpu, added, slot) in shares(self.inventory, placement) {
             let of = &self.inventory.gpus[gpu];
             candidate.worth_ppm += worth(of, self.rules, added.memory, added.cores_ppm, added.exclusive);
-            candidate.parts.push(Part { gpu, held: self.sums.held[gpu], added, leases });
+            if let Some(part) = candidate.parts.iter_mut().find(|part| part.gpu == gpu) {
+                part.added = part.added + added;
+                part.added_slots.extend(slot);
+                continue;
+            }
+            let leases = capacity::leases_on(self.image, &self.inventory.gpus[gpu].uuid)?;
+            let slots = &self.sums.slots[gpu];
+            let added_slots = slot.into_iter().collect();
+            candidate.parts.push(Part { gpu, held: self.sums.held[gpu], added, leases, slots, added_slots });
         }
         self.judge(queue, &candidate)
     }
@@ -135,8 +149,9 @@ impl Scene<'_> {
             let effect = match effects[entry.ask] {
                 Some(effect) => effect,
                 None => {
-                    let (_, ahead) = &queue.asks[entry.ask];
-                    let owner_ppm = self.owner_ppm(ahead.owner.as_deref())?;
+                    let (tiers, request) = &queue.asks[entry.ask];
+                    let ahead = Ahead { request, tiers };
+                    let owner_ppm = self.owner_ppm(request.owner.as_deref())?;
                     *effects[entry.ask].insert(effect(
                         self.inventory,
                         self.rules,
@@ -164,4 +179,12 @@ impl Scene<'_> {
                 .map(|sums| Some(sums.owner_ppm)),
         }
     }
+}
+
+/// Takes places out of what can be had of a GPU in MIG mode. Nothing lies there: it takes no compute slices from other places.
+fn close(slots: &mut Vec<Slot>, places: &[Slot]) {
+    let nothing = |place: &Slot| Slot { profile: u32::MAX, holder: SlotHolder::Other, ..place.clone() };
+    // What is kept or idle there must not be had, either.
+    slots.retain(|slot| !places.iter().any(|place| place.placement.overlaps(slot.placement)));
+    slots.extend(places.iter().map(nothing));
 }

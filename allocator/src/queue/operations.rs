@@ -40,7 +40,7 @@ pub(crate) fn delayed_by_growth(
     new: &Placement,
 ) -> Result<Option<Waiter>, Damage> {
     let mut candidate = Candidate { parts: Vec::new(), owner: old.owner.as_deref(), worth_ppm: 0 };
-    for (gpu, new) in shares(inventory, new) {
+    for (gpu, new, _) in shares(inventory, new) {
         let of = &inventory.gpus[gpu];
         let Some(old) = old.grant.gpus.iter().find(|old| old.uuid == of.uuid) else { continue };
         let old = Held { memory: old.memory, cores_ppm: old.cores_ppm, ..new };
@@ -52,7 +52,8 @@ pub(crate) fn delayed_by_growth(
         let mut leases = capacity::leases_on(others, &of.uuid)?;
         leases.push(new);
         let added = Held { leases: 0, exclusive: false, ..new - old };
-        candidate.parts.push(Part { gpu, held: sums.held[gpu] + old, added, leases });
+        let (slots, added_slots) = (&sums.slots[gpu], Vec::new());
+        candidate.parts.push(Part { gpu, held: sums.held[gpu] + old, added, leases, slots, added_slots });
     }
     let queue = Queue::read(others, usize::MAX)?;
     let scene = Scene { image: others, inventory, rules, sums };

@@ -10,5 +10,6 @@ mod model;
 mod node;
 mod operations;
 mod queue;
+mod queue_mig;
 mod queue_model;
 mod recovery;

@@ -5,12 +5,14 @@
 
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Lease, Process, Rules, Ticket, Turn};
-use fgpu_spec::{Code, Filter, GrantedGpu, MemoryAsk, Policy, Request, Tier};
+use fgpu_allocator::{Claim, Held, Lease, Process, Rules, Slot, SlotHolder, Ticket, Turn, place_slices};
+use fgpu_spec::{Code, Filter, Gpu, GrantedGpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proptest::prelude::*;
 
-use crate::node::{GIB, Node, assert_no_overcommit, claim, fraction, inventory, unforked};
+use crate::node::{
+    GIB, Node, assert_no_overcommit, claim, fraction, inventory, mig_inventory, slice, tiers, unforked,
+};
 
 const WHOLE: u64 = 80 * GIB;
 /// What `alice` may hold.
@@ -25,7 +27,7 @@ struct Waiter {
 
 struct Model {
     node: Node,
-    gpus: u32,
+    inventory: Inventory,
     rules: Rules,
     /// In the order in which they came.
     queue: Vec<Waiter>,
@@ -39,16 +41,15 @@ struct Model {
 const LEAST: u32 = 100_000;
 
 impl Model {
-    fn new(gpus: u32) -> Self {
+    fn new(inventory: Inventory) -> Self {
         let rules = Rules { owner_max_gpus: [("alice".to_owned(), CAP)].into(), ..Rules::default() };
         let (queue, leases, served) = (vec![], vec![], vec![]);
-        Self { node: Node::new(), gpus, rules, queue, leases, arrived: 0, grants: 0, served }
+        Self { node: Node::new(), inventory, rules, queue, leases, arrived: 0, grants: 0, served }
     }
 
     fn turn(&self, waiter: &mut Waiter) -> Result<Turn, fgpu_spec::Error> {
         let Waiter { ticket, claim, request, .. } = waiter;
-        let inventory = inventory(self.gpus);
-        self.node.store.reserve_or_wait(&inventory, &self.rules, request, &[Tier::Quota], claim, ticket)
+        self.node.store.reserve_or_wait(&self.inventory, &self.rules, request, tiers(request), claim, ticket)
     }
 
     /// Somebody comes who is ready to wait.
@@ -64,7 +65,8 @@ impl Model {
                 self.queue.push(waiter);
             }
             Err(error) => {
-                assert!(matches!(error.code, Code::TooLarge | Code::Denied), "{error}");
+                let never = [Code::TooLarge, Code::Denied, Code::NoGpu];
+                assert!(never.contains(&error.code), "{error}");
                 self.node.kill(process);
             }
         }
@@ -76,8 +78,7 @@ impl Model {
         self.arrived += 1;
         let process = self.node.spawn();
         let claim = claim(&self.arrived.to_string(), process);
-        let reserved =
-            self.node.store.reserve(&inventory(self.gpus), &self.rules, request, &[Tier::Quota], &claim);
+        let reserved = self.node.store.reserve(&self.inventory, &self.rules, request, tiers(request), &claim);
         match reserved {
             Ok(lease) => self.granted(request, lease, self.queue.len()),
             Err(_) => self.node.kill(process),
@@ -89,13 +90,16 @@ impl Model {
     fn granted(&mut self, request: &Request, lease: Lease, ahead: usize) {
         self.grants += 1;
         self.served.push(lease.key.id.parse().unwrap());
-        for share in &lease.grant.gpus {
-            let on: Vec<(&GrantedGpu, bool)> = self
-                .leases
-                .iter()
-                .flat_map(|other| other.grant.gpus.iter().map(move |gpu| (gpu, other.exclusive)))
-                .filter(|(gpu, _)| gpu.uuid == share.uuid)
-                .collect();
+        for gpu in &self.inventory.gpus {
+            let of = |lease: &Lease| -> Vec<(GrantedGpu, bool)> {
+                let shares = lease.grant.gpus.iter().filter(|share| share.uuid == gpu.uuid);
+                shares.map(|share| (share.clone(), lease.exclusive)).collect()
+            };
+            let added = of(&lease);
+            let on: Vec<_> = self.leases.iter().map(of).filter(|shares| !shares.is_empty()).collect();
+            if added.is_empty() {
+                continue;
+            }
             assert!(on.len() <= 12, "too many to try them all");
             let mut tried: Vec<&Request> = vec![];
             for waiter in &self.queue[..ahead] {
@@ -106,24 +110,24 @@ impl Model {
                 tried.push(other);
                 for left in 0..1_u32 << on.len() {
                     let stay = on.iter().enumerate().filter(|(at, _)| left & 1 << at != 0);
-                    let mut stay: Vec<_> = stay.map(|(_, one)| *one).collect();
-                    let without = fits(other, &share.uuid, &stay);
-                    stay.push((share, lease.exclusive));
-                    let with = fits(other, &share.uuid, &stay);
+                    let mut stay: Vec<_> = stay.flat_map(|(_, shares)| shares.clone()).collect();
+                    let without = fits(other, gpu, &stay);
+                    stay.extend(added.iter().cloned());
+                    let with = fits(other, gpu, &stay);
                     assert!(
-                        with || !without,
+                        with >= without,
                         "{} ({}) delays {} ({}) once only {} others are left on the GPU",
                         lease.key.id,
                         request.text,
                         waiter.claim.key.id,
                         other.text,
-                        stay.len() - 1
+                        stay.len() - added.len()
                     );
                 }
             }
         }
         self.leases.push(lease);
-        assert_no_overcommit(&self.leases, &inventory(self.gpus), &self.rules);
+        assert_no_overcommit(&self.leases, &self.inventory, &self.rules);
     }
 
     /// Whether its owner holds too much for it now.
@@ -210,7 +214,7 @@ impl Model {
 
     /// Nobody waits who could go, and everybody is told why.
     fn check(&self) {
-        let waiting = self.node.store.waiting(&inventory(self.gpus), &self.rules).unwrap();
+        let waiting = self.node.store.waiting(&self.inventory, &self.rules).unwrap();
         let ids: Vec<_> = waiting.iter().map(|waiting| &waiting.waiter.key.id).collect();
         assert_eq!(ids, self.queue.iter().map(|waiter| &waiter.claim.key.id).collect::<Vec<_>>());
         for waiting in waiting {
@@ -250,16 +254,38 @@ fn worth(memory: u64, cores_ppm: u32) -> u64 {
     (memory * 1_000_000 / WHOLE).max(cores_ppm.into())
 }
 
-/// Whether a request fits on a GPU on which these leases are.
-fn fits(request: &Request, uuid: &str, on: &[(&GrantedGpu, bool)]) -> bool {
+/// How many shares or slices a request could get of a GPU on which these are.
+fn fits(request: &Request, gpu: &Gpu, on: &[(GrantedGpu, bool)]) -> u32 {
+    let tier = if gpu.mig_enabled { Tier::Mig } else { Tier::Quota };
+    if !tiers(request).contains(&tier) {
+        return 0;
+    }
+    if gpu.mig_enabled {
+        return slices(request, gpu, on);
+    }
     let (memory, cores) = asks(request);
-    // As the node's inventory names them.
-    let index = || u32::from_str_radix(&uuid[4..12], 16).unwrap().to_string();
-    (request.device.any.is_empty() || request.device.any.contains(&index()))
+    let fits = (request.device.any.is_empty() || request.device.any.contains(&gpu.index.to_string()))
         && !on.iter().any(|(_, exclusive)| *exclusive)
         && (request.policy != Policy::Exclusive || on.is_empty())
         && on.iter().map(|(gpu, _)| gpu.memory).sum::<u64>() + memory <= WHOLE
-        && on.iter().map(|(gpu, _)| gpu.cores_ppm).sum::<u32>() + cores <= 1_000_000
+        && on.iter().map(|(gpu, _)| gpu.cores_ppm).sum::<u32>() + cores <= 1_000_000;
+    u32::from(fits)
+}
+
+fn slices(request: &Request, gpu: &Gpu, on: &[(GrantedGpu, bool)]) -> u32 {
+    let node = Inventory { gpus: vec![gpu.clone()], ..inventory(0) };
+    let exclusive = on.iter().any(|(_, exclusive)| *exclusive);
+    let held = Held { leases: on.len() as u32, exclusive, ..Held::default() };
+    let slots: Vec<_> = on
+        .iter()
+        .map(|(share, _)| share.mig.as_ref().unwrap())
+        .map(|mig| Slot { placement: mig.placement, profile: mig.profile, holder: SlotHolder::Lease })
+        .collect();
+    let can = |count: &u32| {
+        let request = Request { count: *count, ..request.clone() };
+        place_slices(&node, &Rules::default(), &request, &[held], &[slots.clone()], 0).outcome.is_ok()
+    };
+    (1..=request.count).rev().find(can).unwrap_or(0)
 }
 
 fn request(gpus: u32) -> impl Strategy<Value = Request> {
@@ -282,9 +308,25 @@ fn request(gpus: u32) -> impl Strategy<Value = Request> {
             let cores_ppm = cores.unwrap_or(ppm);
             let text =
                 format!("{ppm} ppm, {cores_ppm} ppm of the SMs, {count}, {policy:?}, {:?}", device.any);
-            Request { device, policy, count, owner, cores_ppm, text, ..fraction(ppm) }
+            let isolation = Isolation::Quota;
+            Request { device, policy, count, owner, cores_ppm, text, isolation, ..fraction(ppm) }
         },
     )
+}
+
+/// Shares, slices, and what is either.
+fn any_request(gpus: u32) -> impl Strategy<Value = Request> {
+    let profiles = ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
+    let exclusive = prop_oneof![8 => Just(Policy::Pack), 1 => Just(Policy::Exclusive)];
+    let count = prop_oneof![5 => Just(1_u32), 1 => Just(2)];
+    let named =
+        (prop::sample::select(profiles.to_vec()), exclusive, count).prop_map(|(profile, policy, count)| {
+            let text = format!("{profile}, {count}, {policy:?}");
+            Request { policy, count, text, ..slice(profile) }
+        });
+    let either =
+        request(gpus).prop_map(|request| Request { owner: None, isolation: Isolation::Auto, ..request });
+    prop_oneof![request(gpus), named, either]
 }
 
 #[derive(Debug, Clone)]
@@ -297,10 +339,10 @@ enum Step {
     Die(usize),
 }
 
-fn step(gpus: u32) -> impl Strategy<Value = Step> {
+fn step(request: impl Strategy<Value = Request> + Clone + 'static) -> impl Strategy<Value = Step> {
     prop_oneof![
-        10 => request(gpus).prop_map(Step::Arrive),
-        4 => request(gpus).prop_map(Step::Barge),
+        10 => request.clone().prop_map(Step::Arrive),
+        4 => request.prop_map(Step::Barge),
         6 => any::<usize>().prop_map(Step::End),
         2 => any::<usize>().prop_map(Step::EndSilently),
         1 => any::<usize>().prop_map(Step::GiveUp),
@@ -313,22 +355,37 @@ proptest! {
 
     #[test]
     fn no_later_request_delays_an_earlier_one_and_nobody_waits_in_vain(
-        steps in prop::collection::vec(step(3), 1..80)
+        steps in prop::collection::vec(step(request(3).boxed()), 1..80)
     ) {
-        let mut model = Model::new(3);
-        for step in steps {
-            match step {
-                Step::Arrive(request) => model.arrive(request),
-                Step::Barge(request) => model.barge(&request),
-                Step::End(which) => model.end(which),
-                Step::EndSilently(which) => model.end_silently(which),
-                Step::GiveUp(which) => model.give_up(which),
-                Step::Die(which) => model.die(which),
-            }
-            model.check();
-        }
-        model.drain();
+        play(inventory(3), steps);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nor_does_it_on_gpus_in_mig_mode(
+        steps in prop::collection::vec(step(any_request(3).boxed()), 1..80)
+    ) {
+        play(mig_inventory(2, 1), steps);
+    }
+}
+
+fn play(inventory: Inventory, steps: Vec<Step>) {
+    let mut model = Model::new(inventory);
+    for step in steps {
+        match step {
+            Step::Arrive(request) => model.arrive(request),
+            Step::Barge(request) => model.barge(&request),
+            Step::End(which) => model.end(which),
+            Step::EndSilently(which) => model.end_silently(which),
+            Step::GiveUp(which) => model.give_up(which),
+            Step::Die(which) => model.die(which),
+        }
+        model.check();
+    }
+    model.drain();
 }
 
 /// A small generator; the numbers need only differ.
@@ -345,7 +402,7 @@ impl Dice {
 
 #[test]
 fn a_thousand_wait_and_each_is_served_or_dies() {
-    let mut model = Model::new(8);
+    let mut model = Model::new(inventory(8));
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     for _ in 0..8 {
         model.arrive(fraction(1_000_000));
@@ -380,7 +437,7 @@ fn a_thousand_wait_and_each_is_served_or_dies() {
 
 #[test]
 fn equal_requests_are_served_in_the_order_in_which_they_came() {
-    let mut model = Model::new(2);
+    let mut model = Model::new(inventory(2));
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     for _ in 0..200 {
         model.arrive(fraction(250_000));
@@ -395,4 +452,38 @@ fn equal_requests_are_served_in_the_order_in_which_they_came() {
     let served = model.drain();
     let waited: Vec<_> = served.into_iter().filter(|&number| number <= 200).collect();
     assert!(waited.is_sorted(), "{waited:?}");
+}
+
+/// Small ones keep coming, those that wait and those that do not, and as many end: whoever is first is served all the same.
+#[test]
+fn nobody_starves_behind_a_stream_of_small_ones() {
+    let small = || [fraction(100_000), slice("1g.10gb"), slice("1g.20gb")];
+    let large = [
+        slice("7g.80gb"),
+        slice("4g.40gb"),
+        Request { count: 2, ..slice("3g.40gb") },
+        Request { policy: Policy::Exclusive, ..slice("1g.10gb") },
+        fraction(1_000_000),
+        Request { isolation: Isolation::Quota, ..fraction(1_000_000) },
+        Request { policy: Policy::Exclusive, isolation: Isolation::Quota, ..fraction(100_000) },
+    ];
+    for (at, large) in large.into_iter().enumerate() {
+        let mut model = Model::new(mig_inventory(1, 1));
+        let mut dice = Dice(0x2545_f491_4f6c_dd1d + at as u64);
+        for n in 0..40 {
+            model.arrive(small()[n % 3].clone());
+        }
+        let number = model.arrived + 1;
+        model.arrive(large.clone());
+        let mut ends = 0;
+        while !model.served.contains(&number) {
+            // The oldest, or any.
+            let which = if dice.below(2) == 0 { 0 } else { dice.below(1 << 20) as usize };
+            model.end(which);
+            model.barge(&small()[dice.below(3) as usize]);
+            model.arrive(small()[dice.below(3) as usize].clone());
+            ends += 1;
+            assert!(ends < 1000, "{} starves", large.text);
+        }
+    }
 }
