@@ -117,7 +117,7 @@ pub(crate) fn ended(config: &Config, store: &Store, lease: &Lease) -> Result<(),
         return Ok(());
     }
     let nonce = &lease.grant.nonce;
-    if !config.mig_keep.is_zero() && store.keep(nonce)? {
+    if keep(config, store, nonce)? {
         return Ok(());
     }
     let mut command = command(config, &["tear-down", &nonce.to_string()])?;
@@ -127,6 +127,12 @@ pub(crate) fn ended(config: &Config, store: &Store, lease: &Lease) -> Result<(),
         error.message.push_str(&format!("; what the driver holds for {nonce} stays until fgpu gc"));
         error
     })
+}
+
+/// Keeps what the driver made for a lease that has ended, if the configuration says so and nobody waits: it may lie where
+/// one that waits wants another slice.
+fn keep(config: &Config, store: &Store, nonce: &Nonce) -> Result<bool, Error> {
+    Ok(!config.mig_keep.is_zero() && store.waiters()?.is_empty() && store.keep(nonce)?)
 }
 
 /// What [`finish`] did.
@@ -146,11 +152,9 @@ pub struct Finished {
 pub fn finish(config: &Config, store: &Store) -> Result<Finished, Error> {
     let longest = u64::try_from(config.mig_keep.as_nanos()).unwrap_or(u64::MAX);
     let mut finished = Finished::default();
-    if !config.mig_keep.is_zero() {
-        // Of containers that were killed together with their front ends. Before any keeping ends: it must not begin anew.
-        for lease in store.releasing()?.iter().filter(|lease| lease.trouble.is_none()) {
-            store.keep(&lease.grant.nonce)?;
-        }
+    // Of containers that were killed together with their front ends. Before any keeping ends: it must not begin anew.
+    for lease in store.releasing()?.iter().filter(|lease| lease.trouble.is_none()) {
+        keep(config, store, &lease.grant.nonce)?;
     }
     store.end_keeping(longest)?;
     for lease in store.releasing()? {
