@@ -19,8 +19,11 @@ int main(int argc, char **argv) {
 #ifdef LINK
     alloc = cuMemAlloc_v2, release = cuMemFree_v2, info = cuMemGetInfo_v2, total_of = cuDeviceTotalMem_v2;
 #else
-    void *library = dlopen(strcmp(way, "absolute") ? "libcuda.so.1" : argv[2],
-                           strcmp(way, "local") ? RTLD_NOW | RTLD_GLOBAL : RTLD_LAZY | RTLD_LOCAL);
+    const char *name = strcmp(way, "absolute") ? "libcuda.so.1" : argv[2];
+    int mode = strcmp(way, "local") ? RTLD_NOW | RTLD_GLOBAL : RTLD_LAZY | RTLD_LOCAL;
+    // A copy of its own, with a libc of its own.
+    int alone = !strcmp(way, "namespace");
+    void *library = alone ? dlmopen(LM_ID_NEWLM, name, RTLD_NOW) : dlopen(name, mode);
     if (!library) fprintf(stderr, "%s\n", dlerror());
     check(library);
     if (!strcmp(way, "resolve") || !strcmp(way, "resolve-twice")) {
@@ -58,6 +61,10 @@ int main(int argc, char **argv) {
     } else {
         alloc = symbol(library, "cuMemAlloc_v2"), release = symbol(library, "cuMemFree_v2");
         info = symbol(library, "cuMemGetInfo_v2"), total_of = symbol(library, "cuDeviceTotalMem_v2");
+    }
+    if (!strcmp(way, "closed")) {
+        u64 pointer;
+        check(alloc(&pointer, MIB) == 0 && dlclose(library) == 0 && release(pointer) == 0);
     }
 #endif
     size_t left, total, device;

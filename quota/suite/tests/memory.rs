@@ -19,7 +19,9 @@ fn every_way_to_the_functions_meets_the_limit() {
     let container = Container::new(&[gpu(0, 100)]);
     let program = container.program("reach", &[], &[]);
     let absolute = container.path("lib/libcuda.so.1");
-    for way in ["dlsym", "local", "absolute", "resolve", "resolve-twice", "resolve-v1"] {
+    let ways =
+        ["dlsym", "local", "absolute", "closed", "namespace", "resolve", "resolve-twice", "resolve-v1"];
+    for way in ways {
         let out = container.run(&program, &[way, absolute.to_str().unwrap()]);
         assert_eq!(out, format!("{way} ok\n"));
         assert_empty(&container);
