@@ -22,7 +22,8 @@
 //!
 //! 1. `cap`: what was used is paid for. Else the launch sleeps until then.
 //! 2. No more is under way than fills [`AHEAD`]: what is launched cannot be taken back, so it must be little. A lane whose
-//!    kernels do not end gets a launch in all the same after [`PATIENCE`]: they may be waiting for it.
+//!    kernels do not end gets a launch in all the same after [`PATIENCE`]: they may be waiting for it. If it has not paid, either,
+//!    the next one waits twice as long, until it has paid.
 //! 3. It is the container's turn on the GPU ([`Turn`]). A container that has had less than its share for so long that it could not
 //!    make up for more (20 ms of the GPU, within 3 points of a second) waits for nobody: what others wrote into a shared
 //!    file cannot take its share.
@@ -74,6 +75,9 @@ pub const LOOK: u64 = 250_000;
 pub const NAP: u64 = 10_000_000;
 /// How long a launch waits for kernels that do not end.
 pub const PATIENCE: u64 = 100_000_000;
+/// How often that doubles while nothing is paid, and the longest from which on it does, nanoseconds.
+const MOST_PATIENT: u32 = 10;
+const BEYOND: u64 = 60_000_000_000;
 /// GPU time that a capped container makes up for if it had to leave it to others, nanoseconds: with what
 /// [`fgpu_wire::ledger::CREDIT`] allows for, within 3 points of a second.
 const MADE_UP: u64 = 20_000_000;
@@ -154,6 +158,8 @@ struct Wait {
     turn: bool,
     /// How many launches had ended when it last looked, and when that changed.
     progress: (u64, u64),
+    /// Whether it goes though its container owes, since kernels do not end.
+    unpaid: bool,
 }
 
 impl Lane {
@@ -189,11 +195,11 @@ impl Lane {
         }
         self.mark_late(now, grant, host, events);
         self.arrive(now);
-        let mut wait = Wait { turn: false, progress: (self.retired(), now) };
+        let mut wait = Wait { turn: false, progress: (self.retired(), now), unpaid: false };
         loop {
             self.settle(now, grant, host, events);
             let nap = match self.step(now, grant, &mut wait, host) {
-                Answer::Go if self.enter(self.is_stuck(now, &mut wait)) => break,
+                Answer::Go if self.enter(wait.unpaid || self.is_stuck(now, &mut wait)) => break,
                 Answer::Go => SHORT,
                 Answer::Wait(nap) => nap,
             };
@@ -203,6 +209,7 @@ impl Lane {
             now = host.now();
         }
         self.start(now, grant, stream, host, events);
+        self.note_unpaid(wait.unpaid);
         self.let_go(now, grant, wait.turn);
         Some(now)
     }
@@ -214,14 +221,15 @@ impl Lane {
             return Answer::Go;
         }
         let owed = grant.account.owed(now, ppm);
-        if mode == COMPUTE_CAP && owed > 0 {
+        wait.unpaid = mode == COMPUTE_CAP && owed > 0;
+        if wait.unpaid {
             if !self.is_at_work() {
                 if let Some(turn) = grant.turn {
                     turn.leave(now);
                 }
                 return Answer::Wait(owed);
             }
-            if !self.is_stuck(now, wait) {
+            if !self.is_stuck_unpaid(now, wait) {
                 return Answer::Wait(owed.min(AHEAD / 4));
             }
         }
@@ -243,10 +251,25 @@ impl Lane {
 
     /// Whether it has waited long enough for kernels to end: as long as several take, or [`PATIENCE`].
     fn is_stuck(&self, now: u64, wait: &mut Wait) -> bool {
+        self.waited_for(now, wait) >= self.patience()
+    }
+
+    /// Likewise while its container owes: twice as long each time since it last did not. Else kernels that end late because other
+    /// processes have the GPU would bring ever more behind them.
+    fn is_stuck_unpaid(&self, now: u64, wait: &mut Wait) -> bool {
+        self.waited_for(now, wait) >= self.patience() << self.unpaid().min(MOST_PATIENT)
+    }
+
+    fn patience(&self) -> u64 {
+        PATIENCE.max(self.average().saturating_mul(4)).min(BEYOND)
+    }
+
+    /// How long no kernel of the lane has ended.
+    fn waited_for(&self, now: u64, wait: &mut Wait) -> u64 {
         let retired = self.retired();
         if retired != wait.progress.0 {
             wait.progress = (retired, now);
         }
-        now.saturating_sub(wait.progress.1) >= PATIENCE.max(self.average().saturating_mul(4))
+        now.saturating_sub(wait.progress.1)
     }
 }

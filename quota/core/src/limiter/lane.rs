@@ -100,6 +100,8 @@ pub struct Lane {
     since: AtomicU64,
     /// 1: a launch had to wait for its container's turn, and what was missed meanwhile is not made up for yet.
     waited: AtomicU32,
+    /// Launches that went unpaid since one was paid for.
+    unpaid: AtomicU32,
     notes: [Note; NOTES],
     state: UnsafeCell<State>,
 }
@@ -179,6 +181,16 @@ impl Lane {
     #[cold]
     pub fn failed(&self) {
         self.leave();
+    }
+
+    pub(super) fn unpaid(&self) -> u32 {
+        self.unpaid.load(Ordering::Relaxed)
+    }
+
+    /// A launch goes, paid or not.
+    pub(super) fn note_unpaid(&self, is_unpaid: bool) {
+        let next = if is_unpaid { self.unpaid().saturating_add(1) } else { 0 };
+        self.unpaid.store(next, Ordering::Relaxed);
     }
 
     /// Lets launches go until the next look.

@@ -72,7 +72,7 @@ fn a_kernel_that_waits_for_a_later_one_gets_it() {
     let (_, thread) = node.world.actor(S, move |actor| {
         let thread = Thread::new(&process, actor);
         // An hour's kernel stands for one that does not end by itself.
-        for launch in 0..6 {
+        for launch in 0..4 {
             thread.launch(Stream::Shared(0x1000 + launch * 0x100), 3600 * S);
         }
         assert!(thread.process.node.world.now() < 2 * S, "all of them are let in");
@@ -109,5 +109,18 @@ fn processes_of_one_container_share_its_share() {
         let node = super::contention::together(&[(COMPUTE_CAP, 400_000, shape, 0, 2 * S)], 3);
         let got = percent(&node, 0, 0, 2 * S);
         assert!((36.0..=43.0).contains(&got), "{shape:?}: {got:.1}");
+    }
+}
+
+/// Their kernels end late, since they have the GPU by turns: that must not be taken for kernels that wait for later ones.
+#[test]
+fn many_processes_with_long_kernels_do_not_get_past_a_cap() {
+    for shape in [Shape::Of(40 * MS), Shape::OfAndWait(40 * MS)] {
+        for ppm in [100_000, 250_000] {
+            let node = super::contention::together(&[(COMPUTE_CAP, ppm, shape, 0, 8 * S)], 16);
+            // First they do not know how long their kernels are.
+            let got = percent(&node, 0, 3 * S, 8 * S);
+            assert!(got <= f64::from(ppm) / 10_000.0 + 3.0, "{shape:?} {ppm}: {got:.1}");
+        }
     }
 }
