@@ -167,7 +167,9 @@ mod tests {
                 (ledger.reap(owner, &random), ledger.is_registered(owner), ledger.is_valid(&page.nonce()));
             let Some(account) = ledger.compute(gpu) else { continue };
             let span = Span { from: now, length: random.word(), before: random.word() };
-            account.charge(span, ppm, CREDIT, random.word());
+            account.charge(span, ppm, CREDIT, random.word(), random.word());
+            account.prepay(now, random.word(), ppm, CREDIT);
+            account.refund(random.word(), ppm);
             assert!(account.busy(now) <= 1_000_000);
             account.owed(now, ppm);
             let turn = Turn::new(random.word() as usize % 4096, account.own(), &random);

@@ -20,7 +20,8 @@
 //!
 //! # When a launch may go
 //!
-//! 1. `cap`: what was used is paid for. Else the launch sleeps until then.
+//! 1. `cap`: what was used is paid for. Else the launch sleeps until then. The first one of a lane pays in advance what a kernel takes on
+//!    average: of several processes that wait for that moment one goes.
 //! 2. No more is under way than fills [`AHEAD`]: what is launched cannot be taken back, so it must be little. A lane whose
 //!    kernels do not end gets a launch in all the same after [`PATIENCE`]: they may be waiting for it. If it has not paid, either,
 //!    the next one waits twice as long, until it has paid.
@@ -40,7 +41,7 @@
 //! four fifths of a third, so each would begin 920 ms after the last but one, which makes 21.7 %. The average is worth more,
 //! and holds for kernels of every length.
 //!
-//! How long a kernel is, is known of those before it. So once more than that goes ahead where short kernels are followed by long
+//! How long a kernel is, is known of those before it. (Of the first ones of many processes nothing is: for a second they may take more.) So once more than that goes ahead where short kernels are followed by long
 //! ones: what the host launches before the first of them has ended, at most `MOST`. And where the first ones of a
 //! context are longer than [`PATIENCE`], one goes for each time that this passes.
 //!
@@ -196,19 +197,29 @@ impl Lane {
         self.mark_late(now, grant, host, events);
         self.arrive(now);
         let mut wait = Wait { turn: false, progress: (self.retired(), now), unpaid: false };
-        loop {
+        let prepaid = loop {
             self.settle(now, grant, host, events);
             let nap = match self.step(now, grant, &mut wait, host) {
-                Answer::Go if self.enter(wait.unpaid || self.is_stuck(now, &mut wait)) => break,
-                Answer::Go => SHORT,
+                Answer::Go => match self.prepay(now, grant, wait.turn) {
+                    Some(prepaid) if self.enter(wait.unpaid || self.is_stuck(now, &mut wait)) => {
+                        break prepaid;
+                    }
+                    Some(prepaid) => {
+                        grant.account.refund(prepaid, grant.share().1);
+                        SHORT
+                    }
+                    None => SHORT,
+                },
                 Answer::Wait(nap) => nap,
             };
             // What is not marked cannot be seen to end.
             self.mark(now, grant, host, events);
             host.sleep(nap.clamp(1, NAP));
             now = host.now();
+        };
+        if !self.start(now, grant, stream, prepaid, host, events) {
+            grant.account.refund(prepaid, grant.share().1);
         }
-        self.start(now, grant, stream, host, events);
         self.note_unpaid(wait.unpaid);
         self.let_go(now, grant, wait.turn);
         Some(now)

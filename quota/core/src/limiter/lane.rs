@@ -55,6 +55,8 @@ struct State {
     /// How much of it was charged, and what the account said then.
     charged: u64,
     before: u64,
+    /// What of it was paid in advance and is not used yet.
+    prepaid: u64,
     /// How long after the beginning the latest of the marks that are done was.
     ended: u64,
     /// Launches that are behind a mark.
@@ -274,36 +276,52 @@ impl Lane {
         }
     }
 
-    /// Begins the time at work, if the lane is idle.
+    /// Pays for a kernel in advance, if the lane is idle: several processes that wait until nothing is owed would go all at once.
+    /// `waited`: this launch had to wait for its container's turn. Gives the GPU time, nanoseconds; `None`: another process was faster.
+    pub(super) fn prepay(&self, now: u64, grant: &Grant<'_>, waited: bool) -> Option<u64> {
+        let (mode, ppm) = grant.share();
+        if mode != COMPUTE_CAP || self.is_at_work() {
+            return Some(0);
+        }
+        let time = if self.average() == 0 { AHEAD } else { self.average() };
+        if waited {
+            self.waited.store(1, Ordering::Relaxed);
+        }
+        grant.account.prepay(now, time, ppm, self.credit(grant)).then_some(time)
+    }
+
+    /// Begins the time at work, if the lane is idle; `prepaid` of it is paid. `false`: it does not begin now.
     pub(super) fn start(
         &self,
         now: u64,
         grant: &Grant<'_>,
         stream: Stream,
+        prepaid: u64,
         host: &impl Host,
         events: &impl Events,
-    ) {
+    ) -> bool {
         if self.is_at_work() {
-            return;
+            return false;
         }
-        let Some(held) = self.hold_soon(now, host) else { return };
+        let Some(held) = self.hold_soon(now, host) else { return false };
         let state = held.state();
         if self.is_at_work() {
-            return;
+            return false;
         }
         if state.start == 0 {
-            let Some(event) = events.create() else { return };
+            let Some(event) = events.create() else { return false };
             state.start = event;
         }
         // In a stream that waits, the work begins when the stream comes to it; unless it waits for what another thread has launched.
         let waits = self.calling.load(Ordering::Acquire) <= 1 && !events.is_idle(stream);
         if !events.record(state.start, stream) {
-            return;
+            return false;
         }
         (state.pending, state.from, state.charged, state.ended) = (waits, now, 0, 0);
-        state.before = grant.account.charged();
+        (state.before, state.prepaid) = (grant.account.charged(), prepaid);
         self.at_work.store(1, Ordering::Release);
         self.tell(state, grant, now);
+        true
     }
 
     /// Counts a launch that was let go at `now` and that the driver took.
@@ -483,6 +501,7 @@ impl Lane {
         let until = if state.count > 0 { length } else { state.ended };
         state.charge(until, grant, self.credit(grant));
         if state.count == 0 && all_marked {
+            state.refund(grant);
             self.retired.fetch_max(state.covered, Ordering::AcqRel);
             self.at_work.store(0, Ordering::Release);
             if let Some(turn) = grant.turn {
@@ -551,6 +570,7 @@ impl Lane {
         if self.is_at_work() && !state.pending {
             state.charge(now.saturating_sub(state.from), grant, self.credit(grant));
         }
+        state.refund(grant);
         if let Some(turn) = grant.turn {
             turn.done(now, state.busy);
         }
@@ -596,7 +616,8 @@ impl State {
         let Some(length) = until.checked_sub(self.charged).filter(|&length| length > 0) else { return };
         let span = Span { from: self.from.saturating_add(self.charged), length, before: self.before };
         let ppm = grant.share().1;
-        let time = grant.account.charge(span, ppm, credit, grant.ahead());
+        let time = grant.account.charge(span, ppm, credit, grant.ahead(), self.prepaid);
+        self.prepaid = self.prepaid.saturating_sub(time);
         if let Some(turn) = grant.turn {
             turn.advance(time, ppm);
         }
@@ -605,5 +626,12 @@ impl State {
         }
         self.charged = until;
         self.before = grant.account.charged();
+    }
+
+    /// What was paid in advance and is not used is given back.
+    fn refund(&mut self, grant: &Grant<'_>) {
+        if self.prepaid != 0 {
+            grant.account.refund(core::mem::take(&mut self.prepaid), grant.share().1);
+        }
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Every word changes by one compare-and-swap and says something by itself, so there is no lock here, and a process that
-//! dies between two of them leaves at most one of its bursts unpaid.
+//! dies between two of them leaves at most one of its bursts unpaid, or a kernel paid for in vain.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,9 +94,9 @@ impl Compute {
     /// Charges the part of a span that no other process of the container was charged for meanwhile: kernels of several
     /// processes take turns on a GPU, so the container has used their union and not their sum. Gives what was charged.
     ///
-    /// With a share of `ppm`, `paid` moves on by that time divided by the share, from at most `credit` before the span's
+    /// With a share of `ppm`, `paid` moves on by that time less `prepaid` divided by the share, from at most `credit` before the span's
     /// beginning, and not further than `ahead` beyond its end (nanoseconds).
-    pub fn charge(&self, span: Span, ppm: u32, credit: u64, ahead: u64) -> u64 {
+    pub fn charge(&self, span: Span, ppm: u32, credit: u64, ahead: u64, prepaid: u64) -> u64 {
         let mut charged = self.charged();
         let time = loop {
             let time = span.length.saturating_sub(charged.wrapping_sub(span.before));
@@ -108,12 +108,27 @@ impl Compute {
         };
         let end = span.from.saturating_add(span.length).saturating_add(ahead);
         let pay = |paid: u64| {
-            let next = paid.max(span.from.saturating_sub(credit)).saturating_add(at_share(time, ppm));
+            let owed = at_share(time.saturating_sub(prepaid), ppm);
+            let next = paid.max(span.from.saturating_sub(credit)).saturating_add(owed);
             Some(next.min(end.max(paid)))
         };
         let _ = self.paid.fetch_update(Ordering::AcqRel, Ordering::Acquire, pay);
         self.busy.add(span.from.saturating_add(span.length), time);
         time
+    }
+
+    /// Pays for `time` in advance, from at most `credit` before `now` on, if nothing is owed (nanoseconds). `false`: something is,
+    /// by now: of several processes that wait for that one goes.
+    pub fn prepay(&self, now: u64, time: u64, ppm: u32, credit: u64) -> bool {
+        let paid = self.paid();
+        let next = paid.max(now.saturating_sub(credit)).saturating_add(at_share(time, ppm));
+        paid <= now && self.paid.compare_exchange(paid, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Gives back what was paid in advance and not used.
+    pub fn refund(&self, time: u64, ppm: u32) {
+        let less = |paid: u64| Some(paid.saturating_sub(at_share(time, ppm)));
+        let _ = self.paid.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 
     /// The part of the GPU's time that the container used of late, in ppm, at CLOCK_MONOTONIC nanoseconds `now`.
@@ -150,7 +165,7 @@ mod tests {
     fn a_quarter_waits_three_times_as_long_as_it_worked() {
         let account = Compute::new();
         let span = Span { from: 1000 * MS, length: 100 * MS, before: 0 };
-        assert_eq!(account.charge(span, 250_000, CREDIT, u64::MAX), 100 * MS);
+        assert_eq!(account.charge(span, 250_000, CREDIT, u64::MAX, 0), 100 * MS);
         assert_eq!(account.owed(1100 * MS, 250_000), 300 * MS - CREDIT);
         assert_eq!(account.owed(1400 * MS, 250_000), 0);
     }
@@ -160,25 +175,41 @@ mod tests {
         let account = Compute::new();
         // Both from 0 to 100; a third worked in the middle of it.
         let whole = Span { from: 0, length: 100, before: account.charged() };
-        assert_eq!(account.charge(Span { from: 40, length: 20, before: 0 }, 500_000, CREDIT, u64::MAX), 20);
-        assert_eq!(account.charge(whole, 500_000, CREDIT, u64::MAX), 80);
-        assert_eq!(account.charge(whole, 500_000, CREDIT, u64::MAX), 0);
+        assert_eq!(
+            account.charge(Span { from: 40, length: 20, before: 0 }, 500_000, CREDIT, u64::MAX, 0),
+            20
+        );
+        assert_eq!(account.charge(whole, 500_000, CREDIT, u64::MAX, 0), 80);
+        assert_eq!(account.charge(whole, 500_000, CREDIT, u64::MAX, 0), 0);
         assert_eq!(account.charged(), 100);
     }
 
     #[test]
     fn what_is_charged_is_told_as_busy() {
         let account = Compute::new();
-        account.charge(Span { from: 1000 * MS, length: 100 * MS, before: 0 }, 250_000, CREDIT, u64::MAX);
+        account.charge(Span { from: 1000 * MS, length: 100 * MS, before: 0 }, 250_000, CREDIT, u64::MAX, 0);
         assert_eq!((account.busy(1100 * MS), account.busy(1499 * MS)), (200_000, 200_000));
+    }
+
+    #[test]
+    fn of_several_that_wait_one_goes() {
+        let account = Compute::new();
+        assert!(account.prepay(1000 * MS, 10 * MS, 500_000, 0));
+        assert_eq!(account.owed(1000 * MS, 500_000), 20 * MS);
+        assert!(!account.prepay(1000 * MS, 10 * MS, 500_000, 0));
+        // It was longer than that, and is paid for as long as it was.
+        account.charge(Span { from: 1000 * MS, length: 15 * MS, before: 0 }, 500_000, 0, u64::MAX, 10 * MS);
+        assert_eq!(account.owed(1000 * MS, 500_000), 30 * MS);
+        account.refund(5 * MS, 500_000);
+        assert_eq!(account.owed(1000 * MS, 500_000), 20 * MS);
     }
 
     #[test]
     fn idle_time_is_not_saved_up() {
         let account = Compute::new();
-        account.charge(Span { from: 0, length: MS, before: 0 }, 100_000, CREDIT, u64::MAX);
+        account.charge(Span { from: 0, length: MS, before: 0 }, 100_000, CREDIT, u64::MAX, 0);
         let late = Span { from: 60_000 * MS, length: 10 * MS, before: account.charged() };
-        account.charge(late, 100_000, CREDIT, u64::MAX);
+        account.charge(late, 100_000, CREDIT, u64::MAX, 0);
         assert_eq!(account.owed(60_010 * MS, 100_000), 90 * MS - CREDIT);
     }
 
@@ -186,7 +217,7 @@ mod tests {
     fn a_new_share_changes_how_long_the_debt_takes() {
         let account = Compute::new();
         assert_eq!(account.owed(MS, 100_000), 0);
-        account.charge(Span { from: 1000 * MS, length: 101 * MS, before: 0 }, 100_000, CREDIT, u64::MAX);
+        account.charge(Span { from: 1000 * MS, length: 101 * MS, before: 0 }, 100_000, CREDIT, u64::MAX, 0);
         assert_eq!(account.owed(1100 * MS, 100_000), 900 * MS);
         assert_eq!(account.owed(1100 * MS, 1_000_000), 90 * MS);
         assert_eq!(account.owed(1100 * MS, 500_000), 180 * MS);
@@ -195,7 +226,7 @@ mod tests {
     #[test]
     fn who_uses_idle_time_does_not_pay_for_it_later() {
         let account = Compute::new();
-        account.charge(Span { from: 0, length: 10_000 * MS, before: 0 }, 100_000, CREDIT, 100 * MS);
+        account.charge(Span { from: 0, length: 10_000 * MS, before: 0 }, 100_000, CREDIT, 100 * MS, 0);
         assert_eq!(account.owed(10_000 * MS, 100_000), 100 * MS);
     }
 

@@ -112,15 +112,21 @@ fn processes_of_one_container_share_its_share() {
     }
 }
 
-/// Their kernels end late, since they have the GPU by turns: that must not be taken for kernels that wait for later ones.
+/// All of them wait until nothing is owed; and their kernels end late, since they have the GPU by turns, which must not be taken
+/// for kernels that wait for later ones.
 #[test]
-fn many_processes_with_long_kernels_do_not_get_past_a_cap() {
-    for shape in [Shape::Of(40 * MS), Shape::OfAndWait(40 * MS)] {
-        for ppm in [100_000, 250_000] {
-            let node = super::contention::together(&[(COMPUTE_CAP, ppm, shape, 0, 8 * S)], 16);
-            // First they do not know how long their kernels are.
-            let got = percent(&node, 0, 3 * S, 8 * S);
-            assert!(got <= f64::from(ppm) / 10_000.0 + 3.0, "{shape:?} {ppm}: {got:.1}");
+fn many_processes_do_not_get_past_a_cap_together() {
+    for shape in
+        [Shape::LargeAndWait, Shape::Small, Shape::Graphs, Shape::Of(40 * MS), Shape::OfAndWait(40 * MS)]
+    {
+        for percents in [10, 25] {
+            let node = super::contention::together(&[(COMPUTE_CAP, percents * 10_000, shape, 0, 6 * S)], 16);
+            // At first they learn how long their kernels are, and pay for it.
+            let got = percent(&node, 0, 2 * S, 6 * S);
+            let most = node.world.lock().gpu.most(0, S, 3 * S, 7 * S);
+            let share = f64::from(percents);
+            assert!(got >= share * 0.9, "{shape:?} {percents}%: {got:.1}");
+            assert!(most <= S / 100 * u64::from(percents + 3), "{shape:?} {percents}%: {most} in a second");
         }
     }
 }
