@@ -36,7 +36,10 @@ pub(crate) enum Order {
 pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
     let (status, failure) = look(node, &mut BTreeMap::new())?;
     let text = if as_json { json(&status)? } else { text::text(&status, Order::Age, &Look::of_stdout()) };
-    Ok(Output { text, failure, ..Output::default() })
+    let limited = status.leases.iter().any(|lease| lease.tier.is_interposed());
+    let hidden = limited && !rustix::process::geteuid().is_root();
+    let warnings = hidden.then(|| "only root can read what containers have in use".to_owned());
+    Ok(Output { text, failure, warnings: warnings.into_iter().collect(), ..Output::default() })
 }
 
 /// The node's status now, and why its GPUs are not known, if they are not. What was used of the SM time is told since the
