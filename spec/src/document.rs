@@ -48,8 +48,6 @@ struct View {
     annotations: BTreeMap<String, String>,
     env: Vec<String>,
     root: Option<String>,
-    user_namespace: bool,
-    mounts: Vec<String>,
 }
 
 impl Document {
@@ -85,16 +83,6 @@ impl Document {
         self.view.annotations.get(GRANT_ANNOTATION)?.parse().ok()
     }
 
-    /// Whether `linux.namespaces` has a user namespace, a new one or one to join.
-    pub fn has_user_namespace(&self) -> bool {
-        self.view.user_namespace
-    }
-
-    /// `destination` of every mount, in their order.
-    pub fn mount_destinations(&self) -> &[String] {
-        &self.view.mounts
-    }
-
     /// Applies the plan; see the table at the top of this module's source for what it edits.
     ///
     /// # Errors
@@ -108,7 +96,6 @@ impl Document {
         let mut tree = self.tree.clone();
         if edit::apply(&mut tree, plan)? {
             self.view.annotations = annotations(&tree)?;
-            self.view.mounts = mounts(&tree)?;
             self.text.clear();
             tree.print(&mut self.text);
             self.tree = tree;
@@ -133,24 +120,12 @@ impl View {
         struct Root {
             path: Option<String>,
         }
-        #[derive(Deserialize)]
-        struct Namespace {
-            r#type: Option<String>,
-        }
         let process: Option<Process> = read(tree.get("process"), "process")?;
         let root: Option<Root> = read(tree.get("root"), "root")?;
-        let linux = tree.object("linux");
-        let namespaces: Option<Vec<Namespace>> =
-            read(linux.and_then(|linux| linux.get("namespaces")), "linux.namespaces")?;
         Ok(Self {
             annotations: annotations(tree)?,
             env: process.and_then(|process| process.env).unwrap_or_default(),
             root: root.and_then(|root| root.path),
-            user_namespace: namespaces
-                .unwrap_or_default()
-                .iter()
-                .any(|namespace| namespace.r#type.as_deref() == Some("user")),
-            mounts: mounts(tree)?,
         })
     }
 }
@@ -164,16 +139,6 @@ fn annotations(tree: &Object) -> Result<BTreeMap<String, String>, Error> {
         .map(|(key, value)| Ok((key.to_owned(), serde_json::from_str(&value.json())?)))
         .collect::<Result<_, _>>()
         .map_err(|source| unreadable("annotations", &source))
-}
-
-fn mounts(tree: &Object) -> Result<Vec<String>, Error> {
-    #[derive(Deserialize)]
-    struct Mount {
-        destination: String,
-    }
-
-    let mounts: Option<Vec<Mount>> = read(tree.get("mounts"), "mounts")?;
-    Ok(mounts.unwrap_or_default().into_iter().map(|mount| mount.destination).collect())
 }
 
 fn read<T: for<'de> Deserialize<'de>>(node: Option<&Node>, name: &str) -> Result<Option<T>, Error> {
