@@ -13,6 +13,7 @@ mod compute;
 mod containerd;
 mod crowd;
 mod docs;
+mod doctor;
 mod driver_tier;
 mod ends;
 mod events;
@@ -50,6 +51,7 @@ fn tests() -> Vec<Test> {
         words::TESTS,
         ends::TESTS,
         events::TESTS,
+        doctor::TESTS,
         containerd::TESTS,
         podman::TESTS,
         hook::TESTS,
