@@ -130,8 +130,10 @@ fn model(gpu: &GpuStatus) -> Cell {
 }
 
 fn leases(leases: &[LeaseStatus], order: Order, look: &Look) -> String {
+    // Names are cut short only where nothing else is left to go.
+    let name = if look.width.is_some_and(|width| width < 48) { 8 } else { 12 };
     let mut table = Table::of([
-        Column::new("CONTAINER").cut(8),
+        Column::new("CONTAINER").cut(name),
         Column::new("ID").extra(9),
         Column::new("IMAGE").cut(12).drop(5),
         Column::new("GPU").right(),
