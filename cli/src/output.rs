@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use fgpu_spec::{Code, Error};
+use rustix::io::Errno;
 use serde::Serialize;
 
 /// What a command has to say. It is printed at once, when the command is done.
@@ -45,10 +46,17 @@ pub(crate) fn finish(outcome: Result<Output, Error>) -> ExitCode {
         _ => {}
     }
     if let Some(failure) = output.failure {
-        complain(failure.to_string());
+        complain(format!("{failure}{}", advice(&failure)));
         code = ExitCode::FAILURE;
     }
     code
+}
+
+/// The kernel does not say who would be permitted.
+fn advice(error: &Error) -> &'static str {
+    let denied = [Errno::ACCESS, Errno::PERM].map(|errno| io::Error::from(errno).to_string());
+    let denied = denied.iter().any(|words| error.message.ends_with(words));
+    if denied && !rustix::process::geteuid().is_root() { "; run it as root" } else { "" }
 }
 
 /// The version of every answer in JSON. What a field means never changes within it; new ones may come.

@@ -405,7 +405,13 @@ fn everybody_may_look() {
     assert!(text(nobody(&["status"]).stderr).starts_with("fgpu: state-corrupt: "));
     fs::write(&file, whole).unwrap();
     for arguments in [&["inventory", "--refresh"][..], &["gc"], &["release", "--force", "web"]] {
-        assert_eq!(nobody(arguments).status.code(), Some(1), "{arguments:?}");
+        let output = nobody(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let words = text(output.stderr);
+        assert!(
+            words.ends_with("Permission denied (os error 13); run it as root\n"),
+            "{arguments:?}: {words}"
+        );
     }
     assert_eq!(node.store().leases().unwrap().len(), 1);
 }

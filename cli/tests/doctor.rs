@@ -415,21 +415,27 @@ fn faults_of_the_installation() {
 }
 
 #[test]
-fn a_full_disk() {
+fn file_systems_that_are_full_or_read_only() {
     if !is_root() {
         return;
     }
-    let node = Node::new();
     // What is in the directory stays in it.
-    let script = "cp -a \"$0\" \"$0.was\" && mount -t tmpfs -o size=64k full \"$0\" && cp -a \"$0.was/.\" \"$0\" && \
-                  { head -c 65536 /dev/zero > \"$0/x\"; exec \"$@\"; }";
-    for (directory, check) in [("var/log/fgpu", "log-disk-full"), ("run/fgpu", "state-dir-full")] {
+    let full = "cp -a \"$0\" \"$0.was\" && mount -t tmpfs -o size=64k full \"$0\" && cp -a \"$0.was/.\" \"$0\" && \
+                { head -c 65536 /dev/zero > \"$0/x\"; exec \"$@\"; }";
+    let read_only = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+    for (script, directory, check) in [
+        (full, "var/log/fgpu", "log-disk-full"),
+        (read_only, "var/log/fgpu", "log-disk-full"),
+        (full, "run/fgpu", "state-dir-full"),
+        (read_only, "run/fgpu", "state-dir-read-only"),
+    ] {
+        let node = Node::new();
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script]).arg(node.path(directory));
         command.args([env!("CARGO_BIN_EXE_fgpu"), "doctor", "--json", "--root"]).arg(node.root.path());
         let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
         assert_eq!(answer["findings"][0]["check"], check);
-        assert_eq!(answer["findings"].as_array().unwrap().len(), 1);
+        assert_eq!(answer["findings"].as_array().unwrap().len(), 1, "{answer:#}");
     }
 }
 

@@ -101,6 +101,12 @@ fn runtimes(node: &Node, diagnosis: &mut Diagnosis) {
 
 fn state_dir(node: &Node, diagnosis: &mut Diagnosis) {
     let path = node.config.state_dir.display().to_string();
+    let there = node.state_dir();
+    if there.ancestors().find(|path| path.is_dir()).is_some_and(is_read_only) {
+        let what = format!("the file system of {path} is read-only: no container gets a share");
+        let mend = format!("mount -o remount,rw $(findmnt -n -o TARGET -T {path})");
+        diagnosis.error("state-dir-read-only", what, &[&mend]);
+    }
     let Ok(metadata) = fs::metadata(node.state_dir()) else {
         let what = format!("{path} is not there; the first container makes it");
         if !node.state_dir().parent().is_some_and(Path::exists) {
@@ -152,13 +158,16 @@ fn log_dir(node: &Node, diagnosis: &mut Diagnosis) {
         diagnosis.warn("log-dir-unusable", what, &[&format!("rm {path}")]);
         return;
     }
-    if let Ok(space) = rustix::fs::statvfs(nearest)
-        && (space.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY)
-            || space.f_bavail * space.f_frsize < LITTLE)
-    {
+    let is_full = |space: rustix::fs::StatVfs| space.f_bavail * space.f_frsize < LITTLE;
+    if is_read_only(nearest) || rustix::fs::statvfs(nearest).is_ok_and(is_full) {
         let what = format!("the disk of {path} is full or read-only: who held which GPU is not recorded");
         diagnosis.warn("log-disk-full", what, &[&format!("df {path}; journalctl --vacuum-size=100M")]);
     }
+}
+
+fn is_read_only(directory: &Path) -> bool {
+    let read_only = rustix::fs::StatVfsMountFlags::RDONLY;
+    rustix::fs::statvfs(directory).is_ok_and(|space| space.f_flag.contains(read_only))
 }
 
 fn units(node: &Node, diagnosis: &mut Diagnosis) {
