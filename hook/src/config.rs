@@ -198,8 +198,9 @@ fn absolute(key: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>, String>
 }
 
 fn one_line(text: &str, error: &toml::de::Error) -> String {
-    let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count()) + 1;
-    format!("line {line}: {}", error.message().replace('\n', " "))
+    let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
+    let there = text.lines().nth(line).unwrap_or_default().trim().replace(char::is_control, "?");
+    format!("line {}: {there}: {}", line + 1, error.message().replace('\n', " "))
 }
 
 #[derive(Deserialize, Default)]
@@ -307,9 +308,9 @@ mod tests {
     #[test]
     fn an_unknown_key_is_an_error_that_names_its_line() {
         let error = Config::parse("policy = \"pack\"\nunits = 5\n").unwrap_err();
-        assert!(error.starts_with("line 2: unknown field `units`"), "{error}");
+        assert!(error.starts_with("line 2: units = 5: unknown field `units`"), "{error}");
         let error = Config::parse("[driver]\nrood = \"/\"\n").unwrap_err();
-        assert!(error.starts_with("line 2: unknown field `rood`"), "{error}");
+        assert!(error.starts_with("line 2: rood = \"/\": unknown field `rood`"), "{error}");
     }
 
     #[test]
@@ -323,7 +324,8 @@ mod tests {
             ("log-dir = \"log\"", "absolute"),
             ("runtimes = []", "at least one"),
             ("aliases = [\"runai\"]", "kai, hami, volcano, backend.ai"),
-            ("aliases = \"kai\"", "line 1"),
+            ("aliases = \"kai\"", "line 1: aliases = \"kai\": invalid type"),
+            ("\n\nwait-max = 5", "line 3: wait-max = 5: invalid type"),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
