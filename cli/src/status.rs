@@ -37,7 +37,8 @@ pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
     let (status, failure) = look(node, &mut BTreeMap::new())?;
     let text = if as_json { json(&status)? } else { text::text(&status, Order::Age, &Look::of_stdout()) };
     let limited = status.leases.iter().any(|lease| lease.tier.is_interposed());
-    let hidden = limited && !rustix::process::geteuid().is_root();
+    // The table says so itself.
+    let hidden = as_json && limited && status.is_blind;
     let warnings = hidden.then(|| "only root can read what containers have in use".to_owned());
     Ok(Output { text, failure, warnings: warnings.into_iter().collect(), ..Output::default() })
 }
@@ -71,6 +72,7 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
     // It counts suspend, as the stamps of leases do.
     let (known, now) = (inventory.as_ref().ok(), nanoseconds(ClockId::Boottime));
     let mut status = Status::of(known, node.config.reserve_memory, &held, now);
+    status.is_blind = !rustix::process::geteuid().is_root();
     if let Some(store) = &store {
         status.queue = queue::waiting(node, store, known, now)?;
     }
@@ -93,6 +95,9 @@ struct Status {
     leases: Vec<LeaseStatus>,
     /// Who waits for room, the next one first.
     queue: Vec<WaitingStatus>,
+    /// Whether the asker may not see what containers use: their ledgers are root's.
+    #[serde(skip)]
+    is_blind: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -105,10 +110,10 @@ struct GpuStatus {
     /// What can be granted of an empty GPU.
     usable_memory: u64,
     granted_memory: u64,
-    /// What containers with a limit have in use.
-    used_memory: u64,
+    /// What containers with a limit have in use; none if there are some and it is not known of any.
+    used_memory: Option<u64>,
     granted_cores_ppm: u64,
-    /// What containers used of late; none if there are some and it is measured of none of them.
+    /// What containers used of late; none likewise.
     used_cores_ppm: Option<u64>,
     /// Whether one container has it for itself.
     exclusive: bool,
@@ -172,13 +177,9 @@ impl Status {
                 mig_enabled: gpu.mig_enabled,
                 usable_memory: if gpu.mig_enabled { 0 } else { gpu.usable_memory(reserve) },
                 granted_memory: on().map(|(_, share)| share.memory).sum(),
-                used_memory: on().filter_map(|(_, share)| share.used_memory).sum(),
+                used_memory: known_sum(on().map(|(_, share)| share.used_memory)),
                 granted_cores_ppm: on().map(|(_, share)| u64::from(share.cores_ppm)).sum(),
-                used_cores_ppm: {
-                    let measured: Vec<_> = on().filter_map(|(_, share)| share.used_cores_ppm).collect();
-                    let nobody_knows = measured.is_empty() && on().next().is_some();
-                    (!nobody_knows).then(|| measured.into_iter().map(u64::from).sum())
-                },
+                used_cores_ppm: known_sum(on().map(|(_, share)| share.used_cores_ppm.map(u64::from))),
                 exclusive: on().any(|(lease, _)| lease.exclusive),
                 leases: leases
                     .iter()
@@ -191,8 +192,16 @@ impl Status {
             gpus: gpus.iter().map(gpu).collect(),
             leases,
             queue: Vec::new(),
+            is_blind: false,
         }
     }
+}
+
+/// The sum of what is known; none if there is something and nothing of it is known.
+fn known_sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    let parts: Vec<_> = parts.collect();
+    let known: Vec<_> = parts.iter().copied().flatten().collect();
+    (parts.is_empty() || !known.is_empty()).then(|| known.into_iter().sum())
 }
 
 impl LeaseStatus {

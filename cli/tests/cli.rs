@@ -397,7 +397,7 @@ fn everybody_may_look() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(text(output.stdout).contains(word));
     }
-    let said = text(nobody(&["status"]).stderr);
+    let said = text(nobody(&["status", "--json"]).stderr);
     assert_eq!(said, "fgpu: warning: only root can read what containers have in use\n");
     let file = node.state().join("allocations.json");
     let whole = fs::read(&file).unwrap();

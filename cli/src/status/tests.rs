@@ -298,6 +298,16 @@ fn time_that_is_not_limited_is_not_measured_and_says_so() {
 }
 
 #[test]
+fn who_is_not_root_is_told_that_he_does_not_see_it() {
+    let mut status =
+        Status::of(Some(&inventory(vec![gpu(0, "A100", 40)])), 0, &[held(lease("a", &[0], false))], 0);
+    status.is_blind = true;
+    assert_eq!((status.gpus[0].used_memory, status.gpus[0].used_cores_ppm), (None, None));
+    let text = text::text(&status, Order::Age, &at(100));
+    assert!(text.ends_with("-: only root can see it\n"), "{text}");
+}
+
+#[test]
 fn the_json_has_exact_amounts() {
     let mut container = held(lease("web", &[1], false));
     container.used = Some(Used::for_test([(5, 240_000)]));

@@ -23,7 +23,7 @@ pub(super) fn text(status: &Status, order: Order, look: &Look) -> String {
     }
     match status.leases.is_empty() {
         true => parts.push("No container holds a share.\n".into()),
-        false => parts.push(leases(&status.leases, order, look)),
+        false => parts.push(leases(status, order, look)),
     }
     if !status.queue.is_empty() {
         parts.push(queue::text(&status.queue, look));
@@ -95,8 +95,8 @@ fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
             Cell::styled(&gpu.uuid, FAINT),
         ];
     }
-    let memory =
-        Bar { used: gpu.used_memory, granted: gpu.granted_memory, whole: gpu.usable_memory, usual: BAR };
+    let used = gpu.used_memory.unwrap_or(0);
+    let memory = Bar { used, granted: gpu.granted_memory, whole: gpu.usable_memory, usual: BAR };
     // Time that nobody else wants may be used beyond what is granted.
     let busy = gpu.used_cores_ppm.unwrap_or(0);
     let cores = Bar { used: busy, granted: gpu.granted_cores_ppm.max(busy), whole: 1_000_000, usual: BAR };
@@ -108,7 +108,7 @@ fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
         index,
         model(gpu),
         Cell::Bar(memory),
-        Cell::from(bytes(gpu.used_memory)),
+        gpu.used_memory.map_or_else(unknown, |used| Cell::from(bytes(used))),
         Cell::from(bytes(gpu.granted_memory)),
         free,
         Cell::Bar(cores),
@@ -129,7 +129,8 @@ fn model(gpu: &GpuStatus) -> Cell {
     Cell::from(gpu.model.strip_prefix("NVIDIA ").unwrap_or(&gpu.model))
 }
 
-fn leases(leases: &[LeaseStatus], order: Order, look: &Look) -> String {
+fn leases(status: &Status, order: Order, look: &Look) -> String {
+    let leases = &status.leases;
     // Names are cut short only where nothing else is left to go.
     let name = if look.width.is_some_and(|width| width < 48) { 8 } else { 12 };
     let mut table = Table::of([
@@ -163,7 +164,9 @@ fn leases(leases: &[LeaseStatus], order: Order, look: &Look) -> String {
     let made = leases.iter().filter(|lease| lease.state == State::Active);
     let measured = |share: &ShareStatus| share.used_memory.is_some() && share.used_cores_ppm.is_some();
     if !made.flat_map(|lease| &lease.gpus).all(measured) {
-        paint(&mut text, "-: not limited, and so not measured", FAINT, look);
+        let why =
+            if status.is_blind { "-: only root can see it" } else { "-: not limited, and so not measured" };
+        paint(&mut text, why, FAINT, look);
         text.push('\n');
     }
     text
