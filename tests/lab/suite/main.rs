@@ -34,6 +34,7 @@ mod resize;
 mod run;
 mod same;
 mod state;
+mod status;
 mod view;
 mod words;
 
@@ -52,6 +53,7 @@ fn tests() -> Vec<Test> {
         ends::TESTS,
         events::TESTS,
         doctor::TESTS,
+        status::TESTS,
         containerd::TESTS,
         podman::TESTS,
         hook::TESTS,
