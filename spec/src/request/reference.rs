@@ -38,8 +38,8 @@ const fn of(key: Key) -> Option<KeyReference> {
             key: "fgpu/count",
             grammar: "an integer from 1 to 64",
             default: "1",
-            meaning: "That many distinct GPUs, the same share of each. Alone it asks for whole GPUs. \
-                      CONTAINER.fgpu/count=0 leaves one container of a pod without a GPU.",
+            meaning: "That many distinct GPUs, the same share of each; with fgpu/mig that many slices, which may be of one GPU. \
+                      Alone it asks for whole GPUs. CONTAINER.fgpu/count=0 leaves one container of a pod without a GPU.",
             examples: &["1", "2", "8"],
         },
         Key::Memory => KeyReference {

@@ -72,7 +72,8 @@ impl Request {
                 return missing(&asked, "how much it asks for", "fgpu/fraction, fgpu/memory or fgpu/count");
             }
         };
-        if !device.any.is_empty() && device.any.len() < amount.count as usize {
+        // Several slices may be of one GPU.
+        if mig.is_none() && !device.any.is_empty() && device.any.len() < amount.count as usize {
             let count = if asked.has(Key::Count) { Key::Count } else { Key::Units };
             return Err(asked.conflict(
                 count,

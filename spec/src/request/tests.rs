@@ -118,6 +118,8 @@ fn slices() {
     let request = valid(&[("fgpu/isolation", "mig"), ("fgpu/cores", "30%"), ("fgpu/compute", "cap")]);
     assert_eq!((request.mig.as_deref(), request.isolation), (Some("auto"), Isolation::Mig));
     assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(0), 300_000));
+    let request = valid(&[("fgpu/mig", "1g.10gb"), ("fgpu/count", "2"), ("fgpu/device", "0")]);
+    assert_eq!((request.count, request.device.any.len()), (2, 1), "slices may be of one GPU");
     let request = valid(&[("fgpu/mig", "auto"), ("fgpu/fraction", "0.5"), ("fgpu/count", "2")]);
     assert_eq!((request.count, request.memory, request.cores_ppm), (2, MemoryAsk::Ppm(500_000), 500_000));
 }
