@@ -228,6 +228,7 @@ fn removal_keeps_containers() {
     removal.ok();
     let said = format!("{}{}", removal.stdout, removal.stderr);
     assert!(said.contains("fgpu: containers that hold a share run on"), "{said}");
+    assert!(said.contains("fgpu: docker's configuration names fgpu"), "{said}");
     assert!(!Path::new("/usr/bin/fgpu").exists() && Path::new("/etc/fgpu/config.toml").exists());
     // What was started with a runtime that is gone cannot be entered any more; it lives.
     assert!(tenants.inits.iter().all(|init| process::lives(*init)));
