@@ -200,6 +200,13 @@ impl Node {
         command.arg("doctor").arg("--root").arg(self.root.path()).args(arguments).output().unwrap()
     }
 
+    /// `fgpu setup` of an engine.
+    fn set_up(&self, engine: &str) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgpu"));
+        let output = command.args(["setup", engine, "--root"]).arg(self.root.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
     /// What is found, and the exit code.
     fn findings(&self) -> (Vec<Value>, Option<i32>) {
         let output = self.doctor(&["--json"]);
@@ -541,12 +548,7 @@ fn faults_of_the_engines() {
         }),
         ("engine-not-restarted", "error", "systemctl restart containerd", |node| {
             fs::create_dir_all(node.path("var/lib/kubelet")).unwrap();
-            let setup = Command::new(env!("CARGO_BIN_EXE_fgpu"))
-                .args(["setup", "containerd", "--root"])
-                .arg(node.root.path())
-                .output()
-                .unwrap();
-            assert!(setup.status.success(), "{setup:?}");
+            node.set_up("containerd");
             node.put("proc/stat", "cpu 0\nbtime 1700000000\n");
             node.process(300);
             node.put("proc/300/comm", "containerd\n");
@@ -619,12 +621,7 @@ fn others_that_hand_out_the_same_gpus() {
         ("nvidia-device-plugin", "warning", "kubectl", |node| {
             node.put("var/lib/kubelet/device-plugins/nvidia-gpu.sock", "");
             // Kubernetes on this node goes through containerd.
-            let setup = Command::new(env!("CARGO_BIN_EXE_fgpu"))
-                .args(["setup", "containerd", "--root"])
-                .arg(node.root.path())
-                .output()
-                .unwrap();
-            assert!(setup.status.success(), "{setup:?}");
+            node.set_up("containerd");
         }),
         ("hami-preload", "error", "libvgpu", |node| {
             node.put("etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n");
