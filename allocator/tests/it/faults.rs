@@ -9,7 +9,6 @@ use std::io::ErrorKind;
 
 use fgpu_allocator::{Lease, Process, Rules, Store, Ticket, Turn};
 use fgpu_spec::{Nonce, Tier};
-use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -285,6 +284,7 @@ fn others_come_in_between_any_two_system_calls() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn any_system_call_may_fail() {
+    use nix::errno::Errno;
     for operation in ALL {
         for errno in [Errno::ENOSPC, Errno::EIO, Errno::ENOMEM, Errno::EINTR] {
             for fail_at in 0.. {

@@ -2,7 +2,7 @@
 //!
 //! Source: NVIDIA's MIG user guide, and what `nvidia-smi mig -lgip` prints on such GPUs: for H200 in issue 120 of NVIDIA/mig-parted,
 //! for B200 in its pull request 187 (the driver before answered 22 GiB for `1g.23gb`: sizes are the driver's, not the
-//! hardware's). What is not there, B200 from `3g.90gb` on, is scaled. Which instances there are is in [`crate::instances`].
+//! hardware's). What is not there, B200 from `3g.90gb` on and H200's `7g`, is scaled. Which instances there are is in [`crate::instances`].
 
 /// The slicing scheme of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

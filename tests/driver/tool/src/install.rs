@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -109,9 +109,26 @@ fn make_devices(node: &Node, folder: &Path) -> Result<()> {
     fs::create_dir_all(&caps).with_context(|| format!("cannot make {}", caps.display()))?;
     nodes.push(("nvidia-caps/nvidia-cap1".to_owned(), CAPS_MAJOR, 1));
     nodes.push(("nvidia-caps/nvidia-cap2".to_owned(), CAPS_MAJOR, 2));
+    remove_others(folder, &nodes)?;
     for (name, major, minor) in nodes {
         let path = folder.join(name);
         make_device(&path, major, minor).with_context(|| format!("cannot make {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// What an earlier node had more than this one: a node without a GPU would be a GPU that does not answer.
+fn remove_others(folder: &Path, nodes: &[(String, u64, u64)]) -> Result<()> {
+    for part in ["", "nvidia-caps/"] {
+        let entries = fs::read_dir(folder.join(part)).with_context(|| format!("cannot list {part}"))?;
+        for entry in entries {
+            let entry = entry?;
+            let name = format!("{part}{}", entry.file_name().display());
+            let is_ours = entry.file_type()?.is_char_device() && name.starts_with("nvidia");
+            if is_ours && !nodes.iter().any(|(known, ..)| *known == name) {
+                fs::remove_file(entry.path()).with_context(|| format!("cannot remove {name}"))?;
+            }
+        }
     }
     Ok(())
 }

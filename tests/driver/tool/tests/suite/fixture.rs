@@ -106,12 +106,21 @@ impl Node {
     }
 
     fn install_file(description: &Path) -> Self {
-        let root = tempfile::tempdir().unwrap();
+        let node = Self { root: tempfile::tempdir().unwrap() };
+        node.install_over(description);
+        node
+    }
+
+    /// Another node in the place of this one.
+    pub(crate) fn becomes(&self, description: &str) {
+        self.install_over(&workspace().join("nodes").join(description));
+    }
+
+    fn install_over(&self, description: &Path) {
         let mut install = Command::new(SIM);
-        install.args(["install", "--config"]).arg(description).arg("--root").arg(root.path());
+        install.args(["install", "--config"]).arg(description).arg("--root").arg(self.root.path());
         install.arg("--libraries").arg(libraries()).arg("--nvidia-smi").arg(debian("nvidia-smi"));
         run(&mut install);
-        Self { root }
     }
 
     /// Something below the node's root.

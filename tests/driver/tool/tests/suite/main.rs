@@ -5,6 +5,7 @@
 
 mod cuda;
 mod fixture;
+mod install;
 mod libraries;
 mod nvidia_smi;
 mod nvml;
