@@ -28,6 +28,14 @@ pub(crate) fn install(
         Some(folder) => folder.to_owned(),
         None => own_folder()?,
     };
+    // An earlier node may have had more GPUs.
+    let gpus = root.join("proc/driver/nvidia/gpus");
+    match fs::remove_dir_all(&gpus) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {}", gpus.display()));
+        }
+        _ => {}
+    }
     for (path, content) in proc_tree::files(node) {
         replace(&root.join(path), content.as_bytes(), 0o444)?;
     }

@@ -5,18 +5,17 @@ use std::ffi::{OsStr, OsString};
 
 use crate::fixture::Node;
 
-/// The names in the folders of device nodes.
-fn devices(node: &Node) -> BTreeSet<OsString> {
-    let entries = ["dev", "dev/nvidia-caps"]
-        .into_iter()
-        .flat_map(|folder| std::fs::read_dir(node.path(folder)).unwrap());
+/// The names in the folders of GPUs.
+fn gpus(node: &Node) -> BTreeSet<OsString> {
+    let folders = ["dev", "dev/nvidia-caps", "proc/driver/nvidia/gpus"];
+    let entries = folders.into_iter().flat_map(|folder| std::fs::read_dir(node.path(folder)).unwrap());
     entries.map(|entry| entry.unwrap().file_name()).collect()
 }
 
 #[test]
-fn a_smaller_node_keeps_no_device_of_a_larger_one() {
+fn a_smaller_node_keeps_no_gpu_of_a_larger_one() {
     let node = Node::install("h100-80-x8.toml");
-    assert!(devices(&node).contains(OsStr::new("nvidia7")));
+    assert!(gpus(&node).contains(OsStr::new("nvidia7")));
     node.becomes("h100-80-x2.toml");
-    assert_eq!(devices(&node), devices(&Node::install("h100-80-x2.toml")));
+    assert_eq!(gpus(&node), gpus(&Node::install("h100-80-x2.toml")));
 }
