@@ -133,7 +133,7 @@ fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::i
     };
     let mut stack = vec![0; STACK + size_of_val(&*words)];
     // SAFETY: the child has a stack of its own, and this thread waits until the child has left our memory: to the memory
-    // the child is this thread. Signals are blocked, so no handler runs in it.
+    // the child is this thread. No handler of ours runs in it: there is none but the standard library's for faults.
     let pid = unsafe {
         clone(
             Box::new(child),

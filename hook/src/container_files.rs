@@ -81,8 +81,11 @@ fn write(directory: &Path, name: &str, mode: u32, start: &[u8], size: u64) -> Re
     // Another container may have filled the file system by what it can write there.
     let again = |error: std::io::Error| match directory.ancestors().nth(2) {
         Some(state_dir) if error.kind() == ErrorKind::StorageFull && cut_overgrown(state_dir) => {
-            std::fs::remove_file(&path)?;
-            make()
+            match std::fs::remove_file(&path) {
+                // It was not even made.
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                _ => make(),
+            }
         }
         _ => Err(error),
     };
@@ -138,7 +141,10 @@ fn mend_turns(file: &File) -> std::io::Result<()> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use super::{create_turns, turns};
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::{create_turns, turns, write};
 
     #[test]
     fn the_turns_are_made_once_and_for_every_user() {
@@ -176,5 +182,31 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = create_turns(file.path()).unwrap_err();
         assert!(error.message.contains(file.path().to_str().unwrap()), "{}", error.message);
+    }
+
+    /// Cutting off what containers wrote gives back blocks; there may be no room for one more file all the same.
+    #[test]
+    fn what_is_short_is_told_though_a_cut_does_not_help() {
+        let state = tempfile::tempdir().unwrap();
+        // In a mount namespace of this thread's own.
+        let made = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                unshare(CloneFlags::CLONE_NEWNS).unwrap();
+                mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+                    .unwrap();
+                // The root, three folders and one file.
+                mount(Some("state"), state.path(), Some("tmpfs"), MsFlags::empty(), Some("nr_inodes=5"))
+                    .unwrap();
+                let folder = |name: &str| state.path().join("containers").join(name);
+                std::fs::create_dir_all(folder("greedy")).unwrap();
+                std::fs::create_dir(folder("next")).unwrap();
+                let ledger = std::fs::File::create(folder("greedy").join("ledger")).unwrap();
+                ledger.set_len(fgpu_wire::ledger::SIZE as u64 + 1).unwrap();
+                write(&folder("next"), "limits", 0o644, b"", 0)
+            });
+            thread.join().unwrap()
+        });
+        let error = made.unwrap_err();
+        assert!(error.message.contains("No space left"), "{}", error.message);
     }
 }
