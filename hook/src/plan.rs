@@ -1,4 +1,4 @@
-//! From a grant to the plan of edits: ARCHITECTURE's "What a container of the `quota` tier gets".
+//! From a grant to the plan of edits: ARCHITECTURE.md's "What a container gets".
 
 use std::path::{Path, PathBuf};
 
