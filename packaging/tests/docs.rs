@@ -86,17 +86,55 @@ fn the_shipped_configuration_changes_nothing_and_names_every_key() {
     }
 }
 
+/// Every page that people read in the checkout.
+fn pages() -> Vec<PathBuf> {
+    let listed = |folder: &str| fs::read_dir(top().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let readmes = listed("tests").map(|folder| folder.join("README.md")).filter(|page| page.exists());
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    listed("").chain(listed("docs")).filter(is_page).chain(readmes).collect()
+}
+
 #[test]
 fn links_lead_somewhere() {
-    let pages = fs::read_dir(top().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    for page in pages.chain([top().join("README.md")]) {
+    for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for target in targets.filter(|target| !target.contains("://") && !target.starts_with('#')) {
             let path = page.parent().unwrap().join(target.split('#').next().unwrap());
             assert!(path.exists(), "{}: {target}", page.display());
         }
+    }
+}
+
+/// The name of a file is what a change makes wrong first.
+#[test]
+fn files_that_are_named_exist() {
+    let is_path = |word: &str| word.chars().all(|char| char.is_ascii_alphanumeric() || "/._-".contains(char));
+    let mut named = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for word in text.split('`').skip(1).step_by(2).filter(|word| is_path(word)) {
+            let Some((folder, _)) = word.split_once('/') else { continue };
+            // What a build makes need not be there, and what is in no folder of ours is on another machine.
+            if ["", "..", ".lab", "target"].contains(&folder) {
+                continue;
+            }
+            let places = [top(), page.parent().unwrap().to_owned()];
+            if places.iter().any(|place| place.join(folder).is_dir()) {
+                named += 1;
+                assert!(places.iter().any(|place| place.join(word).exists()), "{}: {word}", page.display());
+            }
+        }
+    }
+    assert!(named > 50, "{named}");
+}
+
+#[test]
+fn the_labs_readme_says_what_every_file_of_its_suite_shows() {
+    let readme = read("tests/lab/README.md");
+    for entry in fs::read_dir(top().join("tests/lab/suite")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(name == "main.rs" || readme.contains(&format!("| `suite/{name}` |")), "{name}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the lab's tests stand on; see README.md.
 //!
-//! One program, two places. *Outside*, on the machine itself, it is a test runner: [`outside`] enters the four
+//! One program, two places. *Outside*, on the machine itself, it is a test runner: [`outside`] enters the
 //! environments and asks a copy of itself there to run one test after another. *Inside*, [`inside`] serves those
 //! requests, and everything else here drives Docker, containerd and the node.
 //!

@@ -6,7 +6,7 @@
 //! memory-limits = true            # by cgroup, as drivers from r615 on have them
 //!
 //! [[gpu]]
-//! preset = "h100-80"              # or a100-40, a30
+//! preset = "h100-80"              # one of `preset.rs`
 //! count = 2                       # so many of them, from here on by default 1
 //! ```
 //!
