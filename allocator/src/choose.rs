@@ -256,5 +256,4 @@ fn combinations(many: usize, few: usize) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "choose_tests.rs"]
 mod tests;

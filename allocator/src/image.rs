@@ -9,20 +9,26 @@
 //! ]}
 //! ```
 //!
-//! It is JSON, one lease per line, and then one waiting request per line if there are any. `check` is XXH3-64 over everything behind it, so that a torn, cut or edited
-//! file is noticed. `seal` is XXH3-64 over the line before it, seeded with the boot id: a line of a damaged file
-//! proves by itself that it is whole and of this boot. Only this module writes the format, so it need not parse
-//! JSON to read it: a line's head is scanned, and the lines that an operation does not concern are copied.
+//! It is JSON, one lease per line, and then one waiting request per line if there are any. `check` is XXH3-64 over
+//! everything behind it, so that a torn, cut or edited file is noticed. `seal` is XXH3-64 over the line before it,
+//! seeded with the boot id: a line of a damaged file proves by itself that it is whole and of this boot. Only this
+//! module writes the format, so it need not parse JSON to read it: a line's head is scanned ([`scan`]), and the lines
+//! that an operation does not concern are copied.
 
 use std::hash::Hasher;
 use std::ops::Range;
 
-use fgpu_spec::{MigPlacement, Nonce};
-use memchr::{memchr_iter, memchr2, memmem};
+use fgpu_spec::Nonce;
+use memchr::{memchr_iter, memmem};
 use serde::Serialize;
 use twox_hash::XxHash3_64;
 
-use crate::{Error, Key, Lease, Process, Waiter};
+use crate::{Error, Lease, Waiter};
+
+mod scan;
+
+use scan::number;
+pub(crate) use scan::{Part, Summary, WaiterHead, key_head, quoted};
 
 /// The version of the format.
 pub(crate) const VERSION: u64 = 1;
@@ -341,177 +347,5 @@ fn hex(value: u64) -> [u8; DIGITS] {
     out
 }
 
-/// The head of a line: what every reserve needs to know of every lease. Strings are as they stand in the file,
-/// escapes included; compare them with [`quoted`] ones.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Summary<'a> {
-    pub(crate) state: &'a [u8],
-    pub(crate) gpus: Vec<Part<'a>>,
-    pub(crate) owner: Option<&'a [u8]>,
-    pub(crate) exclusive: bool,
-    /// The line from its key on.
-    pub(crate) rest: &'a [u8],
-}
-
-/// The share of one GPU.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Part<'a> {
-    pub(crate) uuid: &'a [u8],
-    pub(crate) memory: u64,
-    pub(crate) cores_ppm: u32,
-    pub(crate) slice: Option<Slice<'a>>,
-}
-
-/// The slice that a share is.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Slice<'a> {
-    pub(crate) placement: MigPlacement,
-    pub(crate) profile: u32,
-    pub(crate) stage: &'a [u8],
-}
-
-/// A string as it stands in the file, with its quotes.
-pub(crate) fn quoted(text: &str) -> Vec<u8> {
-    serde_json::Value::from(text).to_string().into_bytes()
-}
-
-/// What [`Summary::rest`] begins with in the lines of this container.
-pub(crate) fn key_head(key: &Key) -> Vec<u8> {
-    [b"\"key\":{\"namespace\":".as_slice(), &quoted(&key.namespace), b",\"id\":", &quoted(&key.id), b"}"]
-        .concat()
-}
-
-impl<'a> Summary<'a> {
-    /// Scans a line that passed its check.
-    pub(crate) fn scan(line: &'a [u8]) -> Result<Self, Damage> {
-        scan(line).ok_or(Damage::Torn)
-    }
-}
-
-fn scan(line: &[u8]) -> Option<Summary<'_>> {
-    let mut rest = line.get(NONCE.len() + 32..)?.strip_prefix(b"\",\"state\":")?;
-    let state = string(&mut rest)?;
-    rest = rest.strip_prefix(b",\"gpus\":[")?;
-    let mut gpus = Vec::with_capacity(1);
-    while let Some(mut gpu) = rest.strip_prefix(b"{\"uuid\":") {
-        let uuid = string(&mut gpu)?;
-        gpu = gpu.strip_prefix(b",\"memory\":")?;
-        let memory = number(&mut gpu)?;
-        gpu = gpu.strip_prefix(b",\"cores_ppm\":")?;
-        let cores_ppm = u32::try_from(number(&mut gpu)?).ok()?;
-        let slice = match gpu.strip_prefix(b",\"mig\":{") {
-            None => None,
-            Some(rest) => {
-                gpu = rest;
-                Some(slice(&mut gpu)?)
-            }
-        };
-        gpus.push(Part { uuid, memory, cores_ppm, slice });
-        gpu = gpu.strip_prefix(b"}")?;
-        rest = gpu.strip_prefix(b",").unwrap_or(gpu);
-    }
-    rest = rest.strip_prefix(b"],")?;
-    let mut owner = None;
-    if let Some(mut tail) = rest.strip_prefix(b"\"owner\":") {
-        owner = Some(string(&mut tail)?);
-        rest = tail.strip_prefix(b",")?;
-    }
-    let tail = rest.strip_prefix(b"\"exclusive\":true,");
-    Some(Summary { state, gpus, owner, exclusive: tail.is_some(), rest: tail.unwrap_or(rest) })
-}
-
-/// Takes what follows the opening brace of a slice, its closing brace included.
-fn slice<'a>(rest: &mut &'a [u8]) -> Option<Slice<'a>> {
-    let field = |rest: &mut &'a [u8], name: &[u8]| {
-        *rest = rest.strip_prefix(name)?;
-        u32::try_from(number(rest)?).ok()
-    };
-    let start = field(rest, b"\"start\":")?;
-    let size = field(rest, b",\"size\":")?;
-    let profile = field(rest, b",\"profile\":")?;
-    *rest = rest.strip_prefix(b",\"stage\":")?;
-    let stage = string(rest)?;
-    // What else there is: names and ids.
-    let mut depth = 1;
-    while depth > 0 {
-        match rest.first()? {
-            b'"' => drop(string(rest)?),
-            brace => {
-                depth = match brace {
-                    b'{' => depth + 1,
-                    b'}' => depth - 1,
-                    _ => depth,
-                };
-                *rest = &rest[1..];
-            }
-        }
-    }
-    Some(Slice { placement: MigPlacement { start, size }, profile, stage })
-}
-
-/// The head of a waiting request's line: what everybody behind it needs to know.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct WaiterHead<'a> {
-    /// Its ticket, as hex digits.
-    pub(crate) ticket: &'a [u8],
-    pub(crate) process: Process,
-    pub(crate) passed: u32,
-    /// The tier and the request, as they stand in the file: equal bytes ask the same.
-    pub(crate) ask: &'a [u8],
-}
-
-impl<'a> WaiterHead<'a> {
-    /// Scans a line that passed its check.
-    pub(crate) fn scan(line: &'a [u8]) -> Result<Self, Damage> {
-        scan_waiter(line).ok_or(Damage::Torn)
-    }
-}
-
-fn scan_waiter(line: &[u8]) -> Option<WaiterHead<'_>> {
-    let mut rest = line.strip_prefix(WAITER)?;
-    let ticket = rest.get(..32)?;
-    rest = rest[32..].strip_prefix(b"\",\"process\":{\"pid\":")?;
-    let pid = i32::try_from(number(&mut rest)?).ok()?;
-    rest = rest.strip_prefix(b",\"start\":")?;
-    let start = number(&mut rest)?;
-    rest = rest.strip_prefix(b"},\"since\":")?;
-    number(&mut rest)?;
-    rest = rest.strip_prefix(b",\"passed\":")?;
-    let passed = u32::try_from(number(&mut rest)?).ok()?;
-    rest = rest.strip_prefix(b",\"key\":{\"namespace\":")?;
-    string(&mut rest)?;
-    rest = rest.strip_prefix(b",\"id\":")?;
-    string(&mut rest)?;
-    rest = rest.strip_prefix(b"},")?;
-    let ask = rest.get(..rest.len().checked_sub(SEAL.len() + DIGITS + 2)?)?;
-    Some(WaiterHead { ticket, process: Process { pid, start }, passed, ask })
-}
-
-/// Takes a string, quotes included.
-fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let text = *rest;
-    let mut at = usize::from(text.first() == Some(&b'"'));
-    loop {
-        at += memchr2(b'"', b'\\', text.get(at..)?)?;
-        if text[at] == b'"' {
-            *rest = &text[at + 1..];
-            return Some(&text[..at + 1]);
-        }
-        at += 2;
-    }
-}
-
-/// Takes a number.
-fn number(rest: &mut &[u8]) -> Option<u64> {
-    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-    let mut value: u64 = 0;
-    for digit in &rest[..digits] {
-        value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
-    }
-    *rest = &rest[digits..];
-    (digits > 0).then_some(value)
-}
-
 #[cfg(test)]
-#[path = "image_tests.rs"]
 mod tests;

@@ -18,8 +18,9 @@ pub struct Key {
 }
 
 impl Key {
-    /// `moby/3f1c0a9b2d11`, for people: a long id of hex digits is cut as Docker cuts it, and a namespace that is a path is left out.
-    /// Containers of the hook have their bundle for a namespace, those of a runtime with `--root` its state directory.
+    /// `moby/3f1c0a9b2d11`, for people: a long id of hex digits is cut as Docker cuts it, and a namespace that is a
+    /// path is left out. Containers of the hook have their bundle for a namespace, those of a runtime with `--root`
+    /// its state directory.
     pub fn short(&self) -> String {
         let random = self.id.len() >= 20 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = if random { &self.id[..12] } else { &self.id };
@@ -110,7 +111,7 @@ pub struct Rules {
     pub mig_use_existing: bool,
 }
 
-/// A lease as a line of the file. What every reserve needs to know of all leases comes first; `image.rs` reads
+/// A lease as a line of the file. What every reserve needs to know of all leases comes first; `image/scan.rs` reads
 /// that much without a JSON parser.
 #[derive(Serialize)]
 struct Line<'a> {

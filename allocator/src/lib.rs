@@ -1,9 +1,9 @@
 //! The allocator: who holds which share of which GPU, in one small file.
 //!
-//! A [`Store`] is a directory (`/run/fgpu`) with a lock and a file of [`Lease`]s. [`Store::reserve`] places a
-//! request and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::resize`]
-//! changes its share, [`Store::release`] ends it, and [`Store::reconcile`] ends those whose processes are gone. Free capacity is never stored: it is
-//! what the leases leave over. [`Store::reserve_or_wait`] queues for it.
+//! A [`Store`] is a directory (`/run/fgpu`) with a lock and a file of [`Lease`]s. [`Store::reserve`] places a request
+//! and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::resize`] changes its share,
+//! [`Store::release`] ends it, and [`Store::reconcile`] ends those whose processes are gone. Free capacity is never
+//! stored: it is what the leases leave over. [`Store::reserve_or_wait`] queues for it.
 //!
 //! # Invariants
 //!
@@ -38,6 +38,7 @@ mod reason;
 mod rebuild;
 mod reconcile;
 mod refusal;
+mod reserve;
 mod resize;
 mod store;
 mod tiers;
@@ -54,4 +55,5 @@ pub use place::{Decision, GpuReport, Placement, Refusal, Verdict, place};
 pub use process::Process;
 pub use queue::{Ticket, Turn, Waiter, Waiting, look_again};
 pub use rebuild::Rebuilt;
-pub use store::{Explanation, Store};
+pub use reserve::Explanation;
+pub use store::Store;

@@ -147,5 +147,4 @@ fn parse_record(text: &[u8]) -> Option<Record> {
 }
 
 #[cfg(test)]
-#[path = "liveness_tests.rs"]
 mod tests;

@@ -5,7 +5,7 @@
 //! - Two instances may not share a memory slice, their compute slices may not sum to more than the largest profile has,
 //!   and of a profile there may be no more than the driver says.
 //! - An instance that exists and is free comes first: one that fgpu kept (`[mig] keep`), or the administrator's
-//!   (`[mig] use-existing`). Else one is made, where it takes the fewest placements from later requests ([`Board::lost`]).
+//!   (`[mig] use-existing`). Else one is made, where it takes the fewest placements from later requests ([`Board::best`]).
 //! - `auto` makes the smallest profile that has what is asked. An amount in bytes must be there to the byte. A ratio
 //!   is a ratio of what MIG divides: memory slices and compute slices, or memory and multiprocessors if that is more. (A
 //!   quarter of an H100 is 2 of 8 memory slices, though that is 24.8% of the bytes.)
@@ -20,133 +20,14 @@ use crate::Rules;
 use crate::capacity::{Held, WHOLE, ppm, worth};
 use crate::place::{Decision, GpuReport, Placement, Refusal, Verdict, exact, filtered};
 
+mod board;
 pub(crate) mod seen;
 mod words;
 
+use board::size;
+pub(crate) use board::whole;
+pub use board::{Board, Slot, SlotHolder};
 pub(crate) use words::refusal;
-
-/// What lies on a GPU in MIG mode.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
-    /// Where.
-    pub placement: MigPlacement,
-    /// Its profile's id.
-    pub profile: u32,
-    /// Whether it can be had.
-    pub holder: SlotHolder,
-}
-
-/// Who has a place on a GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SlotHolder {
-    /// A lease.
-    Lease,
-    /// Nobody: an instance of ours that is kept for the next request.
-    Kept,
-    /// The administrator, who lets us use this instance, and nobody uses it.
-    Idle(MigInstance),
-    /// The administrator.
-    Other,
-}
-
-impl SlotHolder {
-    fn is_free(&self, rules: &Rules) -> bool {
-        match self {
-            Self::Kept => true,
-            Self::Idle(_) => rules.mig_use_existing,
-            Self::Lease | Self::Other => false,
-        }
-    }
-}
-
-/// A GPU's profiles and what lies on it.
-#[derive(Debug, Clone)]
-pub struct Board<'a> {
-    profiles: &'a [MigProfile],
-    slots: Vec<Slot>,
-}
-
-impl<'a> Board<'a> {
-    /// The board of a GPU with these profiles.
-    pub fn new(profiles: &'a [MigProfile], slots: Vec<Slot>) -> Self {
-        Self { profiles, slots }
-    }
-
-    /// What lies on it.
-    pub fn slots(&self) -> &[Slot] {
-        &self.slots
-    }
-
-    /// Puts something on it.
-    pub fn put(&mut self, slot: Slot) {
-        self.slots.push(slot);
-    }
-
-    /// Takes what lies there away.
-    pub fn take(&mut self, placement: MigPlacement) {
-        self.slots.retain(|slot| slot.placement != placement);
-    }
-
-    fn slices_of(&self, profile: u32) -> u32 {
-        self.profiles.iter().find(|known| known.id == profile).map_or(0, |known| known.slices)
-    }
-
-    fn slices_left(&self) -> u32 {
-        let held: u32 = self.slots.iter().map(|slot| self.slices_of(slot.profile)).sum();
-        whole(self.profiles).map_or(0, |whole| whole.slices).saturating_sub(held)
-    }
-
-    /// Whether the driver would make an instance of `profile` there.
-    pub fn has_room(&self, profile: &MigProfile, placement: MigPlacement) -> bool {
-        let same = self.slots.iter().filter(|slot| slot.profile == profile.id).count();
-        same < profile.most as usize
-            && profile.slices <= self.slices_left()
-            && !self.slots.iter().any(|slot| slot.placement.overlaps(placement))
-    }
-
-    /// Every placement that is free now.
-    pub fn open(&self) -> Vec<(&'a MigProfile, MigPlacement)> {
-        let all = self
-            .profiles
-            .iter()
-            .flat_map(|profile| profile.placements.iter().map(move |&placement| (profile, placement)));
-        all.filter(|(profile, placement)| self.has_room(profile, *placement)).collect()
-    }
-
-    /// The free placement of `profile` that costs later requests the least, and how many placements it takes from them.
-    /// Profiles that differ in their attributes only (`+me`) count once. Of equals the first.
-    pub fn best(&self, profile: &MigProfile) -> Option<(MigPlacement, usize)> {
-        let open = self.open();
-        let left = self.slices_left();
-        let lost = |placement: MigPlacement| {
-            let goes = |&&(other, at): &&(&MigProfile, MigPlacement)| {
-                at.overlaps(placement) || other.slices + profile.slices > left
-            };
-            let kind = |(other, at): &(&MigProfile, MigPlacement)| (other.slices, at.start, at.size);
-            let mut lost: Vec<_> = open.iter().filter(goes).map(kind).collect();
-            lost.sort_unstable();
-            lost.dedup();
-            lost.len()
-        };
-        let mine = open.iter().filter(|(other, _)| other.id == profile.id);
-        mine.map(|&(_, placement)| (placement, lost(placement))).min_by_key(|&(_, lost)| lost)
-    }
-
-    /// Memory slices that something lies on.
-    fn taken(&self) -> u32 {
-        self.slots.iter().map(|slot| slot.placement.size).sum()
-    }
-}
-
-/// The profile that takes the whole GPU.
-pub(crate) fn whole(profiles: &[MigProfile]) -> Option<&MigProfile> {
-    profiles.iter().max_by_key(|profile| (profile.slices, size(profile)))
-}
-
-/// Memory slices of an instance.
-fn size(profile: &MigProfile) -> u32 {
-    profile.placements.first().map_or(0, |placement| placement.size)
-}
 
 /// What a slice is of its GPU's multiprocessors, in ppm: of those that MIG can give.
 pub(crate) fn cores_ppm(profiles: &[MigProfile], profile: &MigProfile) -> u32 {
@@ -238,7 +119,7 @@ impl<'a> Table<'a> {
         let (gpu, board) = (&self.inventory.gpus[at], &self.boards[at]);
         let usable = whole(&gpu.mig_profiles).map_or(0, |whole| whole.memory);
         let held: u64 = board
-            .slots
+            .slots()
             .iter()
             .filter(|slot| !slot.holder.is_free(self.rules))
             .filter_map(|slot| gpu.mig_profiles.iter().find(|profile| profile.id == slot.profile))
@@ -273,7 +154,8 @@ impl<'a> Table<'a> {
 
     /// Whether nobody is on a GPU. What is kept is nobody's.
     fn is_empty(&self, at: usize) -> bool {
-        self.held[at].leases == 0 && self.boards[at].slots.iter().all(|slot| slot.holder == SlotHolder::Kept)
+        self.held[at].leases == 0
+            && self.boards[at].slots().iter().all(|slot| slot.holder == SlotHolder::Kept)
     }
 
     /// The best slice of a GPU, and how it compares with those of others: less is better.
@@ -281,7 +163,7 @@ impl<'a> Table<'a> {
         let board = &self.boards[at];
         let existing = |rank: usize, profile: &'a MigProfile| {
             let free = |slot: &&Slot| slot.profile == profile.id && slot.holder.is_free(self.rules);
-            let slot = board.slots.iter().filter(free).min_by_key(|slot| slot.placement.start)?;
+            let slot = board.slots().iter().filter(free).min_by_key(|slot| slot.placement.start)?;
             let (stage, instance) = match &slot.holder {
                 SlotHolder::Idle(instance) => (MigStage::Borrowed, Some(instance.clone())),
                 _ => (MigStage::Made, None),
@@ -387,7 +269,7 @@ fn most_on(gpu: &Gpu, profile: &MigProfile) -> usize {
     while let Some((placement, _)) = board.best(profile) {
         board.put(Slot { placement, profile: profile.id, holder: SlotHolder::Lease });
     }
-    board.slots.len()
+    board.slots().len()
 }
 
 fn share(inventory: &Inventory, choice: &Choice<'_>) -> GrantedGpu {

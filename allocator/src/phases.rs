@@ -7,13 +7,14 @@
 //!                                                                                └─ taken by a later reserve      gone
 //! ```
 //!
-//! The driver is called with no lock of the store held, by a program of its own. Whatever is killed in between, what the lease
-//! says is enough to finish: a slice that is `creating`, `made` or `destroying` may have an instance, any other has none of ours.
+//! The driver is called with no lock of the store held, by a program of its own. Whatever is killed in between, what
+//! the lease says is enough to finish: a slice that is `creating`, `made` or `destroying` may have an instance, any
+//! other has none of ours.
 
 use fgpu_spec::{MigInstance, MigStage, Nonce, Tier};
 
 use crate::image::{self, Edit, Image};
-use crate::store::Ends;
+use crate::store::{Ends, end_of};
 use crate::{Error, Lease, State, Store, host};
 
 impl Lease {
@@ -105,19 +106,15 @@ impl Store {
         }
         let lock = self.files.lock()?;
         let image = self.read_locked(&lock)?;
-        let mut ended = Vec::new();
+        let mut ended: Ends<'_> = Vec::new();
         for line in image.lines() {
             let lease = image::lease(line).map_err(|damage| self.damaged(&lock, damage))?;
             if due(&lease) {
                 let lease = Lease { state: State::Releasing, kept: None, ..lease };
-                ended.push((line, image::line(&lease, &self.boot)?));
+                ended.push((line, Some(image::line(&lease, &self.boot)?)));
             }
         }
-        let edit = |line| match ended.iter().find(|(old, _)| *old == line) {
-            Some((_, new)) => Edit::Replace(new),
-            None => Edit::Keep,
-        };
-        self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+        self.files.replace(&lock, &image.rewrite(&self.boot, |line| end_of(&ended, line), None))?;
         Ok(ended.len())
     }
 
@@ -167,21 +164,6 @@ impl Store {
             }
             is_driver
         })
-    }
-
-    /// Changes one lease; `false` if there is none or `change` says so, and then nothing is written.
-    fn change(&self, nonce: &Nonce, change: impl FnOnce(&mut Lease) -> bool) -> Result<bool, Error> {
-        let lock = self.files.lock()?;
-        let image = self.read_locked(&lock)?;
-        let Some(old) = image.find(nonce) else { return Ok(false) };
-        let mut lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
-        if !change(&mut lease) {
-            return Ok(false);
-        }
-        let new = image::line(&lease, &self.boot)?;
-        let edit = |line| if line == old { Edit::Replace(&new) } else { Edit::Keep };
-        self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
-        Ok(true)
     }
 }
 

@@ -157,7 +157,7 @@ impl Refusal {
     }
 
     /// Whether it may go away when leases end.
-    pub fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         matches!(
             self,
             Self::OwnerCap { .. } | Self::Short { .. } | Self::NoMigPlacement { .. } | Self::Behind(_)
@@ -361,5 +361,4 @@ fn short(request: &Request, gpus: &[GpuReport], suitable: &[usize], cores_ppm: u
 }
 
 #[cfg(test)]
-#[path = "place_tests.rs"]
 mod tests;

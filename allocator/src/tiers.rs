@@ -55,7 +55,8 @@ fn merged(first: Option<(Tier, Decision)>, tier: Tier, mut second: Decision) -> 
             *of_second = *of_first;
         }
     }
-    // Where no GPU is of the second tier's kind, or only the first tier could ever serve it, what the first said is the answer.
+    // Where no GPU is of the second tier's kind, or only the first tier could ever serve it, what the first said is
+    // the answer.
     let no_gpu = second.outcome == Err(Refusal::NoGpu) && first.outcome != Err(Refusal::NoMigGpu);
     let passes = |outcome: &Result<_, Refusal>| outcome.as_ref().is_err_and(Refusal::is_passing);
     let never = second.outcome.is_err() && !passes(&second.outcome);

@@ -12,8 +12,8 @@
 //! the file made anew before it is refused. It is written with the GPU's lock held: nobody of ours makes or destroys an
 //! instance meanwhile, so what is not a lease's is not ours.
 //!
-//! `made` is for one case: the allocator file was lost or given up, and its leases with it. An instance cannot be told from an
-//! administrator's then, but by what is written here ([`Store::adopt_orphans`]).
+//! `made` is for one case: the allocator file was lost or given up, and its leases with it. An instance cannot be told
+//! from an administrator's then, but by what is written here ([`Store::adopt_orphans`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -164,8 +164,8 @@ impl Store {
         Ok(inventory.gpus.iter().map(of).collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// Gives each slice of which [`Store::orphans`] tells a lease that has come to its end, so that it is destroyed like any other.
-    /// Returns those leases.
+    /// Gives each slice of which [`Store::orphans`] tells a lease that has come to its end, so that it is destroyed
+    /// like any other. Returns those leases.
     ///
     /// # Errors
     /// As [`Error`] says.

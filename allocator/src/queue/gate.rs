@@ -8,8 +8,8 @@
 //! 3. The one ahead does not fit there now, but with the share granted the end of *any single* container on the GPU makes
 //!    room for it. So whichever ends first, it does not miss it.
 //!
-//! On a GPU in MIG mode room is a place, so there it is asked of each place that the one ahead could get, whether it or another
-//! one is left whichever of the other slices are gone by then ([`slices`]).
+//! On a GPU in MIG mode room is a place, so there it is asked of each place that the one ahead could get, whether it
+//! or another one is left whichever of the other slices are gone by then ([`slices`]).
 //!
 //! More ends only make more room, so these hold for ever after; and since every GPU is as good for the one ahead as before,
 //! so are several. 2 and 3 are counted, and after [`PASSES`] of them the GPU is kept free for the one ahead all the same:

@@ -13,7 +13,8 @@ use crate::file::Lock;
 use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
 use crate::place::{Decision, Placement, Refusal};
 use crate::refusal::Case;
-use crate::store::{Ask, Attempt, Refused, Stand, new_nonce};
+use crate::reserve::{Ask, Attempt, Refused, Stand};
+use crate::store::new_nonce;
 use crate::{Change, Claim, Error, Key, Lease, Process, Rules, Slot, Store, host, refusal};
 
 /// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns who is passed,
@@ -94,8 +95,8 @@ pub(crate) fn served<'a>(
 impl Store {
     /// [`Store::reserve`], or a place in the queue.
     ///
-    /// Call it anew after each [`Ticket::wait`], which should last [`super::look_again`] at most. The ticket's place ends with
-    /// a grant, with an error, and with [`Store::leave`].
+    /// Call it anew after each [`Ticket::wait`], which should last [`super::look_again`] at most. The ticket's place
+    /// ends with a grant, with an error, and with [`Store::leave`].
     ///
     /// # Errors
     /// As [`Store::reserve`], but for shortages that may pass.
@@ -230,8 +231,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes somebody else's request out of the queue: its wait ends with [`fgpu_spec::Code::Cancelled`]. `false` if it does not
-    /// wait (any more): it may have been granted.
+    /// Takes somebody else's request out of the queue: its wait ends with [`fgpu_spec::Code::Cancelled`]. `false` if
+    /// it does not wait (any more): it may have been granted.
     ///
     /// # Errors
     /// As [`Error`] says.

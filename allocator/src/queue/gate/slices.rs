@@ -1,8 +1,9 @@
 //! Who may go before whom on a GPU in MIG mode, where it matters what lies where and not how much is left.
 //!
-//! A place that the one ahead could get is free once those slices are gone that lie on it. The most that can lie elsewhere by then
-//! is all the others. If there is a place for the one ahead then, with the new slices there as well, there is one whichever
-//! of the others are gone, too: fewer slices only leave more room. So one look for each place tells of every order of ends.
+//! A place that the one ahead could get is free once those slices are gone that lie on it. The most that can lie
+//! elsewhere by then is all the others. If there is a place for the one ahead then, with the new slices there as well,
+//! there is one whichever of the others are gone, too: fewer slices only leave more room. So one look for each place
+//! tells of every order of ends.
 
 use fgpu_spec::{Gpu, Policy, Request};
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Process, State};
+use crate::{Key, Process, State};
 use fgpu_spec::{Compute, Grant, GrantedGpu, Tier};
 
 fn boot() -> Boot {
