@@ -9,25 +9,7 @@ const GIB: u64 = 1 << 30;
 
 /// What an H100 80GB reports.
 fn profiles() -> Vec<MigProfile> {
-    let profile =
-        |name: &str, id, slices, multiprocessors, mib: u64, size, starts: &[u32], most| MigProfile {
-            name: name.into(),
-            id,
-            slices,
-            multiprocessors,
-            memory: mib << 20,
-            most,
-            placements: starts.iter().map(|&start| MigPlacement { start, size }).collect(),
-        };
-    vec![
-        profile("1g.10gb", 19, 1, 16, 9984, 1, &[0, 1, 2, 3, 4, 5, 6], 7),
-        profile("2g.20gb", 14, 2, 32, 20096, 2, &[0, 2, 4], 3),
-        profile("3g.40gb", 9, 3, 60, 40448, 4, &[0, 4], 2),
-        profile("4g.40gb", 5, 4, 64, 40448, 4, &[0], 1),
-        profile("7g.80gb", 0, 7, 132, 81152, 8, &[0], 1),
-        profile("1g.10gb+me", 20, 1, 16, 9984, 1, &[0, 1, 2, 3, 4, 5, 6], 1),
-        profile("1g.20gb", 15, 1, 26, 20096, 2, &[0, 2, 4, 6], 4),
-    ]
+    serde_json::from_str(include_str!("../../../spec/testdata/mig-h100-80gb.json")).unwrap()
 }
 
 fn inventory(gpus: u32, plain: u32) -> Inventory {

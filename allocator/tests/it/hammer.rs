@@ -9,19 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use crate::node::{assert_no_overcommit, claim, folder, forked, inventory, reserve, status};
-
-/// A small generator; the numbers need only differ.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
+use crate::node::{Dice, assert_no_overcommit, claim, folder, forked, inventory, reserve, status};
 
 /// Reserves, activates and releases, `rounds` times; returns how often there was no room.
 fn work(dir: &std::path::Path, seed: u64, rounds: u64) -> u64 {

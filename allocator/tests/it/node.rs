@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use fgpu_allocator::{Claim, Host, Key, Lease, Process, Rules, Store};
 use fgpu_spec::{
-    Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, MigPlacement, MigProfile, MigSlice, Policy,
-    Request, Tier,
+    Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, MigProfile, MigSlice, Policy, Request, Tier,
 };
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
@@ -46,34 +45,14 @@ pub(crate) fn inventory(gpus: u32) -> Inventory {
 
 /// The same with its first GPUs in MIG mode, which tell what an H100 tells.
 pub(crate) fn mig_inventory(mig: u32, plain: u32) -> Inventory {
+    let profiles: Vec<MigProfile> =
+        serde_json::from_str(include_str!("../../../spec/testdata/mig-h100-80gb.json")).unwrap();
     let mut inventory = inventory(mig + plain);
     for gpu in &mut inventory.gpus[..mig as usize] {
         gpu.mig_enabled = true;
-        gpu.mig_profiles = profiles();
+        gpu.mig_profiles = profiles.clone();
     }
     inventory
-}
-
-fn profiles() -> Vec<MigProfile> {
-    let profile =
-        |name: &str, id, slices, multiprocessors, mib: u64, size, starts: &[u32], most| MigProfile {
-            name: name.into(),
-            id,
-            slices,
-            multiprocessors,
-            memory: mib << 20,
-            most,
-            placements: starts.iter().map(|&start| MigPlacement { start, size }).collect(),
-        };
-    vec![
-        profile("1g.10gb", 19, 1, 16, 9984, 1, &[0, 1, 2, 3, 4, 5, 6], 7),
-        profile("1g.10gb+me", 20, 1, 16, 9984, 1, &[0, 1, 2, 3, 4, 5, 6], 1),
-        profile("1g.20gb", 15, 1, 26, 20096, 2, &[0, 2, 4, 6], 4),
-        profile("2g.20gb", 14, 2, 32, 20096, 2, &[0, 2, 4], 3),
-        profile("3g.40gb", 9, 3, 60, 40448, 4, &[0, 4], 2),
-        profile("4g.40gb", 5, 4, 64, 40448, 4, &[0], 1),
-        profile("7g.80gb", 0, 7, 132, 81152, 8, &[0], 1),
-    ]
 }
 
 /// A slice of this profile.
@@ -320,5 +299,17 @@ pub(crate) fn status(child: Pid) -> i32 {
     match waitpid(child, None).unwrap() {
         WaitStatus::Exited(_, status) => status,
         other => panic!("the child ended with {other:?}"),
+    }
+}
+
+/// A small generator; the numbers need only differ.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
     }
 }

@@ -1,4 +1,5 @@
-//! The queue against a model: whoever is granted something, the test looks by brute force whether anybody ahead could lose by it.
+//! The queue against a model: whoever is granted something, the test looks by brute force whether anybody ahead could
+//! lose by it.
 //!
 //! Processes and wake-ups are played: a waiter does nothing until somebody has written into its pipe. So whatever the
 //! store forgets to wake is seen to wait in vain.
@@ -11,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proptest::prelude::*;
 
 use crate::node::{
-    GIB, Node, assert_no_overcommit, claim, fraction, inventory, mig_inventory, slice, tiers, unforked,
+    Dice, GIB, Node, assert_no_overcommit, claim, fraction, inventory, mig_inventory, slice, tiers, unforked,
 };
 
 const WHOLE: u64 = 80 * GIB;
@@ -386,18 +387,6 @@ fn play(inventory: Inventory, steps: Vec<Step>) {
         model.check();
     }
     model.drain();
-}
-
-/// A small generator; the numbers need only differ.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
 }
 
 #[test]

@@ -80,3 +80,11 @@ fn the_driver_agrees_with_every_placement_and_every_refusal() {
         });
     }
 }
+
+/// What tests without a driver take an H100 for.
+#[test]
+fn an_h100_is_cut_as_the_test_data_says() {
+    let said = include_str!("../../../spec/testdata/mig-h100-80gb.json");
+    let said: Vec<MigProfile> = serde_json::from_str(said).unwrap();
+    assert_eq!(Node::new("h100-80", 1, "").inventory.gpus[0].mig_profiles, said);
+}

@@ -1,6 +1,9 @@
 //! MIG slices of the GPUs of one node, for [`churn`](crate::churn).
 //!
-//! The profiles are those that an H100 with 80 GB reports, without media extensions; placement has no table of its own.
+//! The profiles are those that an H100 with 80 GB reports (spec/testdata), without media extensions; placement has no table
+//! of its own.
+
+use std::sync::LazyLock;
 
 use fastrand::Rng;
 use fgpu_allocator::{Held, Rules, Slot, SlotHolder, place_slices};
@@ -9,33 +12,17 @@ use fgpu_spec::{Inventory, MigPlacement, MigProfile, Policy, Request};
 use crate::churn::Server;
 use crate::node;
 
-/// Name, compute slices, multiprocessors, memory in MiB, memory slices, and where it may start.
-type Row = (&'static str, u32, u32, u64, u32, &'static [u32]);
-
-const H100: [Row; 6] = [
-    ("1g.10gb", 1, 16, 9984, 1, &[0, 1, 2, 3, 4, 5, 6]),
-    ("1g.20gb", 1, 26, 20_096, 2, &[0, 2, 4, 6]),
-    ("2g.20gb", 2, 32, 20_096, 2, &[0, 2, 4]),
-    ("3g.40gb", 3, 60, 40_448, 4, &[0, 4]),
-    ("4g.40gb", 4, 64, 40_448, 4, &[0]),
-    ("7g.80gb", 7, 132, 81_152, 8, &[0]),
-];
+/// The smallest first.
+static H100: LazyLock<Vec<MigProfile>> = LazyLock::new(|| {
+    let profiles = include_str!("../../../spec/testdata/mig-h100-80gb.json");
+    let mut profiles: Vec<MigProfile> = serde_json::from_str(profiles).expect("it is a list of profiles");
+    profiles.retain(|profile| !profile.name.contains('+'));
+    profiles.sort_by_key(|profile| (profile.slices, profile.memory));
+    profiles
+});
 
 /// Compute slices of a whole GPU.
 const WHOLE: u32 = 7;
-
-fn profiles() -> Vec<MigProfile> {
-    let profile = |(id, &(name, slices, multiprocessors, mib, size, starts)): (u32, &Row)| MigProfile {
-        name: name.into(),
-        id,
-        slices,
-        multiprocessors,
-        memory: mib << 20,
-        most: u32::try_from(starts.len()).unwrap_or(u32::MAX),
-        placements: starts.iter().map(|&start| MigPlacement { start, size }).collect(),
-    };
-    (0..).zip(&H100).map(profile).collect()
-}
 
 /// A node whose GPUs are cut into slices.
 pub struct Slices {
@@ -56,7 +43,7 @@ impl Slices {
         let mut inventory = node::inventory(gpus, "H100");
         for gpu in &mut inventory.gpus {
             gpu.mig_enabled = true;
-            gpu.mig_profiles = profiles();
+            gpu.mig_profiles = H100.clone();
         }
         Self { inventory, rules: Rules::default(), slots: vec![Vec::new(); gpus as usize] }
     }
@@ -69,13 +56,13 @@ impl Slices {
 
 /// One of the profiles, each as often.
 pub fn draw(policy: Policy, rng: &mut Rng) -> Request {
-    let (name, ..) = H100[rng.usize(..H100.len())];
-    Request { mig: Some(name.into()), ..node::request(1, node::WHOLE, &[], policy) }
+    let profile = &H100[rng.usize(..H100.len())];
+    Request { mig: Some(profile.name.clone()), ..node::request(1, node::WHOLE, &[], policy) }
 }
 
 /// Compute slices that a request asks for in the mean, in GPUs.
 pub fn mean() -> f64 {
-    let all: u32 = H100.iter().map(|&(_, slices, ..)| slices).sum();
+    let all: u32 = H100.iter().map(|profile| profile.slices).sum();
     f64::from(all) / H100.len() as f64 / f64::from(WHOLE)
 }
 
@@ -88,8 +75,8 @@ impl Server for Slices {
     }
 
     fn size(ask: &Request) -> f64 {
-        let row = H100.iter().find(|(name, ..)| ask.mig.as_deref() == Some(*name));
-        row.map_or(0.0, |&(_, slices, ..)| f64::from(slices) / f64::from(WHOLE))
+        let asked = H100.iter().find(|profile| ask.mig.as_ref() == Some(&profile.name));
+        asked.map_or(0.0, |profile| f64::from(profile.slices) / f64::from(WHOLE))
     }
 
     fn take(&mut self, ask: &Request) -> Option<Slice> {
@@ -104,10 +91,7 @@ impl Server for Slices {
         let gpu = self.inventory.gpus.iter().position(|gpu| gpu.uuid == share.uuid);
         let gpu = gpu.expect("placement grants GPUs of the inventory");
         let (placement, profile) = (slice.placement, slice.profile);
-        let overlaps = |slot: &Slot| {
-            slot.placement.start < placement.start + placement.size
-                && placement.start < slot.placement.start + slot.placement.size
-        };
+        let overlaps = |slot: &Slot| slot.placement.overlaps(placement);
         assert!(!self.slots[gpu].iter().any(overlaps), "GPU {gpu} is given twice at {placement:?}");
         self.slots[gpu].push(Slot { placement, profile, holder: SlotHolder::Lease });
         Some(Slice { gpu, placement })
