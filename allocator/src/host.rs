@@ -67,7 +67,7 @@ impl Host {
     ///
     /// # Errors
     /// When it cannot be told.
-    pub(crate) fn cgroup_has_process(&self, path: &str) -> io::Result<bool> {
+    pub fn cgroup_has_process(&self, path: &str) -> io::Result<bool> {
         let path = Path::new(path.trim_start_matches('/'));
         // The root of the tree always has processes and is nobody's own: it would keep a lease for ever.
         if path.as_os_str().is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_)))
