@@ -6,7 +6,6 @@
 //! ([`Store::lock_driver`]); the lease is read again below that lock.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Subcommand;
 use fgpu_allocator::{DriverLock, Foreign, Lease, Store};
@@ -14,6 +13,7 @@ use fgpu_driver::nvml::mig::{GpuInstance, MigGpu};
 use fgpu_spec::{Code, Error, Gpu, Inventory, MigProfile, MigSlice, Nonce};
 
 use crate::inventory::holder;
+use crate::output::Output;
 
 mod limit;
 mod look;
@@ -61,18 +61,19 @@ fn grant(text: &str) -> Result<Nonce, String> {
 ///
 /// # Errors
 /// What the driver answers, or what of the node cannot be read.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
     let store = Store::open(&arguments.state_dir)?;
     let inventory = match fgpu_driver::cached(&arguments.root, &arguments.state_dir)? {
         Some(inventory) => inventory,
-        // The driver was changed meanwhile. Nobody else may look at the GPUs for long, and what is left to undo stays until then.
+        // The driver was changed meanwhile. Nobody else may look at the GPUs for long, and what is left to undo stays
+        // until then.
         None => fgpu_driver::refresh(&arguments.root, &arguments.state_dir, &holder)?.inventory,
     };
     let node = Node { store, inventory, root: &arguments.root };
     match arguments.step {
         Step::SetUp { nonce } => set_up::run(&node, &nonce),
-        Step::TearDown { nonce } => tear_down::run(&node, &nonce).map(|()| ExitCode::SUCCESS),
-        Step::Look => look::run(&node).map(|()| ExitCode::SUCCESS),
+        Step::TearDown { nonce } => tear_down::run(&node, &nonce).map(|()| Output::default()),
+        Step::Look => look::run(&node).map(|()| Output::default()),
     }
 }
 

@@ -45,49 +45,33 @@ pub fn command() -> clap::Command {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    // Needs no configuration: whoever starts it says where to work.
-    if let Command::Driver(arguments) = &arguments.command {
-        return match driver::run(arguments) {
-            Ok(code) => code,
-            Err(error) => output::finish(Err(error)),
-        };
-    }
-    output::finish(run(&arguments))
+    output::finish(run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<Output, Error> {
-    // An engine is set up on a node whose configuration may be wrong or missing.
-    if let Command::Setup(arguments) = &arguments.command {
-        return setup::run(arguments);
-    }
-    if let Command::Doctor(doctor) = &arguments.command {
-        return doctor::run(arguments.config.as_deref(), doctor);
-    }
-    // Its parent has read the configuration.
-    if let Command::HoldContext { libcuda } = &arguments.command {
-        return inventory::hold(libcuda);
-    }
-    let node = Node::configured(arguments.config.as_deref())?;
+    let path = arguments.config.as_deref();
+    let node = || Node::configured(path);
     match &arguments.command {
+        // An engine is set up on a node whose configuration may be wrong or missing, and that is a thing to be found.
         Command::Setup(arguments) => setup::run(arguments),
-        Command::Doctor(doctor) => doctor::run(arguments.config.as_deref(), doctor),
+        Command::Doctor(doctor) => doctor::run(path, doctor),
+        // Whoever starts these has read the configuration, and says where to work.
+        Command::Driver(arguments) => driver::run(arguments),
         Command::HoldContext { libcuda } => inventory::hold(libcuda),
-        Command::Driver(arguments) => driver::run(arguments).map(|_| String::new().into()),
         // Ends as the command did.
-        Command::Run(arguments) => run::run(&node, arguments)?.relay(),
-        Command::Status { watch: Some(interval), .. } => status::watch(&node, Order::Age, *interval),
-        Command::Status { json, .. } => status::run(&node, *json),
-        Command::Top { interval } => status::watch(&node, Order::Use, *interval),
-        Command::Explain { json, annotations } => explain::run(&node, annotations, *json),
-        Command::Inventory { refresh, json } => inventory::run(&node, *refresh, *json),
-        Command::Events(arguments) => events::run(&node, arguments),
-        Command::Wait(arguments) => wait::run(&node, arguments),
-        Command::Resize(arguments) => resize::run(&node, arguments),
-        Command::Release { force, what } => release::run(&node.config, what, *force),
-        Command::Gc { rebuild: true, force, .. } => release::rebuild(&node.config, *force),
-        Command::Gc { json: true, .. } => release::gc(&node.config, Tell::Json),
-        Command::Gc { quiet: true, .. } => release::gc(&node.config, Tell::Quietly),
-        Command::Gc { .. } => release::gc(&node.config, Tell::Text),
+        Command::Run(arguments) => run::run(&node()?, arguments)?.relay(),
+        Command::Status { watch: Some(interval), .. } => status::watch(&node()?, Order::Age, *interval),
+        Command::Status { json, .. } => status::run(&node()?, *json),
+        Command::Top { interval } => status::watch(&node()?, Order::Use, *interval),
+        Command::Explain { json, annotations } => explain::run(&node()?, annotations, *json),
+        Command::Inventory { refresh, json } => inventory::run(&node()?, *refresh, *json),
+        Command::Events(arguments) => events::run(&node()?, arguments),
+        Command::Wait(arguments) => wait::run(&node()?, arguments),
+        Command::Resize(arguments) => resize::run(&node()?, arguments),
+        Command::Release { force, what } => release::run(&node()?.config, what, *force),
+        Command::Gc { rebuild: true, force, .. } => release::rebuild(&node()?.config, *force),
+        Command::Gc { json: true, .. } => release::gc(&node()?.config, Tell::Json),
+        Command::Gc { quiet: true, .. } => release::gc(&node()?.config, Tell::Quietly),
+        Command::Gc { .. } => release::gc(&node()?.config, Tell::Text),
     }
 }

@@ -64,13 +64,6 @@ impl Node {
         if output.status.success() {
             return Ok(());
         }
-        let text = String::from_utf8_lossy(&output.stderr);
-        Err(text.lines().find_map(Error::from_line).unwrap_or_else(|| {
-            let status = output.status;
-            Error::new(
-                Code::DriverError,
-                format!("`fgpu inventory --refresh` ended with {status}; see `dmesg`"),
-            )
-        }))
+        Err(Error::of_program("fgpu inventory --refresh", &output))
     }
 }

@@ -23,7 +23,7 @@ use crate::programs;
 
 /// The exit status by which a set-up says that the place which the lease has is not free, though it was thought to be.
 /// What is there has been written down, so the next reservation knows.
-pub const PLACE_TAKEN: i32 = 75;
+pub const PLACE_TAKEN: u8 = 75;
 
 /// What came of a set-up.
 #[derive(Debug)]
@@ -58,13 +58,8 @@ fn run(config: &Config, words: &[&str]) -> Result<Output, Error> {
         .map_err(|e| Error::io("run", Path::new(command.get_program()), &e))
 }
 
-/// The error that a step printed, or that it died.
 fn told(step: &str, output: &Output) -> Error {
-    let text = String::from_utf8_lossy(&output.stderr);
-    text.lines().find_map(Error::from_line).unwrap_or_else(|| {
-        let last = text.trim().lines().last().unwrap_or("it printed nothing").to_owned();
-        Error::new(Code::DriverError, format!("fgpu driver {step}: {}: {last}; see `dmesg`", output.status))
-    })
+    Error::of_program(&format!("fgpu driver {step}"), output)
 }
 
 /// Has the driver make what a lease is for, and waits for it. A lease without such a part comes back as it is.
@@ -77,7 +72,7 @@ pub(crate) fn set_up(config: &Config, store: &Store, lease: Lease) -> Result<Set
     }
     let nonce = lease.grant.nonce;
     let output = run(config, &["set-up", &nonce.to_string()])?;
-    if output.status.code() == Some(PLACE_TAKEN) {
+    if output.status.code() == Some(PLACE_TAKEN.into()) {
         return Ok(SetUp::PlaceTaken);
     }
     if !output.status.success() {

@@ -49,9 +49,5 @@ pub(crate) fn refresh_inventory() -> Result<(), Error> {
     if output.status.success() {
         return Ok(());
     }
-    let text = String::from_utf8_lossy(&output.stderr);
-    Err(text.lines().find_map(Error::from_line).unwrap_or_else(|| {
-        let last = text.trim().lines().last().unwrap_or("it printed nothing").to_owned();
-        Error::new(Code::DriverError, format!("fgpu inventory --refresh: {}: {last}", output.status))
-    }))
+    Err(Error::of_program("fgpu inventory --refresh", &output))
 }

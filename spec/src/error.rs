@@ -1,6 +1,7 @@
 //! The errors a user can meet, each with a code that never changes.
 
 use std::fmt;
+use std::process::Output;
 
 /// A stable error code. Its text is what scripts match on; see [`Code::as_str`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,10 +101,19 @@ impl Error {
     }
 
     /// Reads back a line that a program of ours printed: `fgpu: CODE: MESSAGE`.
-    pub fn from_line(line: &str) -> Option<Self> {
+    fn from_line(line: &str) -> Option<Self> {
         let (code, message) = line.strip_prefix("fgpu: ")?.split_once(": ")?;
         let code = Code::ALL.into_iter().find(|known| known.as_str() == code)?;
         Some(Self::new(code, message))
+    }
+
+    /// Why `command`, a program of ours that asks the driver, has failed: the error that it printed, or else that it died.
+    pub fn of_program(command: &str, output: &Output) -> Self {
+        let text = String::from_utf8_lossy(&output.stderr);
+        text.lines().find_map(Self::from_line).unwrap_or_else(|| {
+            let last = text.trim().lines().last().unwrap_or("it printed nothing");
+            Self::new(Code::DriverError, format!("{command}: {}: {last}; see `dmesg`", output.status))
+        })
     }
 
     /// An I/O failure on the node, with the path it concerns.
@@ -114,6 +124,9 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
     use super::*;
 
     #[test]
@@ -125,5 +138,19 @@ mod tests {
         for line in ["fgpu: nonsense: x", "fgpu: warning: GPU 1 is left out", "thread panicked", ""] {
             assert_eq!(Error::from_line(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn a_program_that_died_is_an_error_of_the_drivers() {
+        let told = |stderr: &str| {
+            let (status, stderr) = (ExitStatus::from_raw(11), stderr.into());
+            Error::of_program("fgpu driver look", &Output { status, stdout: Vec::new(), stderr })
+        };
+        assert_eq!(told("a word\nfgpu: no-gpu: gone\nmore\n"), Error::new(Code::NoGpu, "gone"));
+        let died = told("one\nlast words\n");
+        assert_eq!(died.code, Code::DriverError);
+        assert!(died.message.starts_with("fgpu driver look: signal: 11"), "{died}");
+        assert!(died.message.ends_with(": last words; see `dmesg`"), "{died}");
+        assert!(told("").message.contains("it printed nothing"));
     }
 }

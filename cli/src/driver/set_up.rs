@@ -6,14 +6,13 @@
 //!
 //! Killed before `creating`, there is nothing of ours; killed after it, whatever of the slice's profile is in its place is.
 
-use std::process::ExitCode;
-
 use fgpu_driver::nvml::{self, mig::MigGpu};
 use fgpu_hook::driver_step::PLACE_TAKEN;
 use fgpu_spec::{Code, Error, Gpu, GrantedGpu, MigInstance, MigSlice, MigStage, Nonce, Tier};
 
 use super::limit;
 use super::{Node, is, list, profile};
+use crate::output::Output;
 
 /// What came of one slice.
 enum Made {
@@ -25,20 +24,20 @@ enum Made {
 ///
 /// # Errors
 /// What the driver answers. The slices that were made stay, and go with the lease.
-pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<ExitCode, Error> {
+pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<Output, Error> {
     let lease = node.lease(nonce)?.filter(|lease| lease.state.is_held()).ok_or_else(|| ended(nonce))?;
     if lease.grant.tier == Tier::Driver {
-        return limit::set(node, &lease).map(|()| ExitCode::SUCCESS);
+        return limit::set(node, &lease).map(|()| Output::default());
     }
     let nvml = nvml::open(node.root)?;
     for (at, share) in lease.grant.gpus.iter().enumerate() {
         let gpu = node.gpu(&share.uuid)?;
         let mig = MigGpu::open(&nvml, gpu)?;
         if let Made::PlaceTaken = one(node, nonce, at, gpu, &mig)? {
-            return Ok(ExitCode::from(u8::try_from(PLACE_TAKEN).unwrap_or(1)));
+            return Ok(Output { code: Some(PLACE_TAKEN), ..Output::default() });
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Output::default())
 }
 
 fn ended(nonce: &Nonce) -> Error {

@@ -23,7 +23,7 @@ fn a_place_that_somebody_took_is_noticed_and_not_destroyed() {
     let taken = first.grant.gpus[0].mig.as_ref().unwrap().placement;
     make(&node, "2g.12gb", taken, true);
     let output = node.set_up(&first.grant.nonce);
-    assert_eq!(output.status.code(), Some(PLACE_TAKEN), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(PLACE_TAKEN.into()), "{}", stderr(&output));
     node.store.release(&first.grant.nonce).unwrap();
     let second = node.reserve("one", &[("mig", "2g.12gb")]).unwrap();
     assert_ne!(second.grant.gpus[0].mig.as_ref().unwrap().placement, taken);
@@ -60,7 +60,7 @@ fn the_administrators_serve_if_the_configuration_says_so() {
         gpu.destroy_compute(&instance.compute[0]).unwrap();
         gpu.destroy(instance).unwrap();
     });
-    assert_eq!(node.set_up(&lease.grant.nonce).status.code(), Some(PLACE_TAKEN));
+    assert_eq!(node.set_up(&lease.grant.nonce).status.code(), Some(PLACE_TAKEN.into()));
     node.store.release(&lease.grant.nonce).unwrap();
     let lease = node.reserve("one", &[("mig", "4g.24gb")]).unwrap();
     assert_eq!(lease.grant.gpus[0].mig.as_ref().unwrap().stage, MigStage::Planned);

@@ -52,7 +52,7 @@ fn at_every_call(step: Step) {
         let output = struck(&node, step, "nvml-fail", call);
         assert_ne!(
             output.status.code(),
-            Some(PLACE_TAKEN),
+            Some(PLACE_TAKEN.into()),
             "call {call}: what is there is its own: {output:?}"
         );
     }
