@@ -114,11 +114,7 @@ impl Config {
         let file: File = toml::from_str(text).map_err(|error| one_line(text, &error))?;
         let defaults = Self::default();
         Ok(Self {
-            policy: match file.policy {
-                None | Some(PolicyWord::Pack) => Policy::Pack,
-                Some(PolicyWord::Spread) => Policy::Spread,
-                Some(PolicyWord::Exclusive) => Policy::Exclusive,
-            },
+            policy: file.policy,
             units_per_gpu: match file.units_per_gpu {
                 Some(0) => return Err("units-per-gpu must be at least 1".into()),
                 units => units,
@@ -152,7 +148,7 @@ impl Config {
                 .into_iter()
                 .map(|path| absolute("[driver] extra", Some(path)).map(Option::unwrap_or_default))
                 .collect::<Result<_, _>>()?,
-            compute: file.quota.compute.unwrap_or_default(),
+            compute: file.quota.compute,
             mig_use_existing: file.mig.use_existing,
             mig_keep: match file.mig.keep {
                 None => Duration::ZERO,
@@ -206,7 +202,7 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
-    policy: Option<PolicyWord>,
+    policy: Policy,
     units_per_gpu: Option<u32>,
     reserve_memory: Option<String>,
     wait_max: Option<String>,
@@ -222,14 +218,6 @@ struct File {
     owner: BTreeMap<String, Owner>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum PolicyWord {
-    Pack,
-    Spread,
-    Exclusive,
-}
-
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Driver {
@@ -240,7 +228,7 @@ struct Driver {
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Quota {
-    compute: Option<Compute>,
+    compute: Compute,
 }
 
 #[derive(Deserialize, Default)]

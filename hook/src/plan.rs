@@ -28,14 +28,14 @@ pub(crate) fn plan(
     files: &Path,
     insists: bool,
 ) -> Result<Plan, Error> {
-    let gpus: Vec<_> = grant
+    let mut gpus: Vec<_> = grant
         .gpus
         .iter()
         .filter_map(|granted| inventory.gpus.iter().find(|gpu| gpu.uuid == granted.uuid))
         .collect();
-    let slices = capabilities(inventory, grant);
-    let mut gpus = gpus;
+    // Several slices may be of one GPU.
     gpus.dedup_by_key(|gpu| gpu.minor);
+    let slices = capabilities(inventory, grant);
     let nodes = fgpu_driver::nodes(&config.driver_root, &gpus, &slices)?;
     let mut mounts = Mounts(Vec::new());
     mounts.driver(inventory, layout, grant.tier)?;
