@@ -1,0 +1,110 @@
+//! `fgpu setup docker`.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::node::{DOCKER, Node};
+
+#[test]
+fn docker_without_a_configuration() {
+    let node = Node::new();
+    node.good(&["docker"]);
+    assert_eq!(
+        node.text(DOCKER),
+        "\
+{
+  \"runtimes\": {
+    \"fgpu\": { \"runtimeType\": \"io.containerd.fgpu.v2\" }
+  }
+}
+"
+    );
+    assert_eq!(fs::metadata(node.path(DOCKER)).unwrap().mode() & 0o7777, 0o644);
+    Node::new().there_and_back(&["docker"]);
+    Node::new().there_and_back(&["docker", "--runtime"]);
+}
+
+#[test]
+fn docker_with_a_configuration_keeps_all_of_it() {
+    for (before, after) in [
+        (
+            "{\n    \"log-driver\": \"journald\",\n    \"x\": 1e999\n}",
+            "{\n    \"log-driver\": \"journald\",\n    \"x\": 1e999,\n    \"runtimes\": {\n        \"fgpu\": { F }\n    }\n}",
+        ),
+        (
+            "{\n\t\"runtimes\": {\n\t\t\"nvidia\": { \"path\": \"nvidia-container-runtime\", \"runtimeArgs\": [] }\n\t},\n\t\"z\": 1\n}\n",
+            "{\n\t\"runtimes\": {\n\t\t\"nvidia\": { \"path\": \"nvidia-container-runtime\", \"runtimeArgs\": [] },\n\t\t\"fgpu\": { F }\n\t},\n\t\"z\": 1\n}\n",
+        ),
+        (
+            "{\"a\":1,\"runtimes\":{\"b\":{\"path\":\"/b\"}}}",
+            "{\"a\":1,\"runtimes\":{\"b\":{\"path\":\"/b\"}, \"fgpu\": { F }}}",
+        ),
+    ] {
+        let node = Node::with(DOCKER, before);
+        node.there_and_back(&["docker"]);
+        node.good(&["docker"]);
+        assert_eq!(node.text(DOCKER), after.replace('F', "\"runtimeType\": \"io.containerd.fgpu.v2\""));
+    }
+}
+
+#[test]
+fn docker_with_an_empty_file_or_object() {
+    for before in ["", "\n", "{}", "{ }\n", "{\"runtimes\": {}}", "{\"runtimes\": null}\n"] {
+        let node = Node::with(DOCKER, before);
+        node.good(&["docker"]);
+        let value: serde_json::Value = serde_json::from_str(&node.text(DOCKER)).unwrap();
+        let expected = serde_json::json!({"runtimes": {"fgpu": {"runtimeType": "io.containerd.fgpu.v2"}}});
+        assert_eq!(value, expected, "{before:?}");
+        assert!(node.good(&["docker"]).contains("already"), "{before:?}");
+    }
+}
+
+#[test]
+fn docker_changes_from_the_shim_to_the_runtime_and_keeps_it() {
+    let node = Node::new();
+    node.good(&["docker"]);
+    node.good(&["docker", "--runtime"]);
+    assert!(node.text(DOCKER).contains("\"fgpu\": { \"path\": \"/usr/bin/fgpu-runtime\" }"));
+    assert!(node.good(&["docker"]).contains("already"));
+    node.good(&["docker", "--undo"]);
+    assert!(!node.path(DOCKER).exists());
+}
+
+#[test]
+fn docker_files_that_are_wrong_are_named_with_the_line() {
+    for (before, line, word) in [
+        ("{\n  \"a\": 1,\n}\n", 3, "trailing comma"),
+        ("// note\n{}\n", 1, "no JSON"),
+        ("{\n  \"runtimes\": []\n}", 2, "no object"),
+        ("[]", 1, "no object"),
+        ("{\"a\": 1,\n\"runtimes\": {},\n\"runtimes\": {}}", 3, "twice"),
+        ("{\n\"runtimes\": {\n\"fgpu\": {\"path\": \"/opt/other\"}}}", 3, "by hand"),
+    ] {
+        let node = Node::with(DOCKER, before);
+        for arguments in [&["docker"][..], &["docker", "--undo"], &["docker", "--dry-run"]] {
+            let error = node.refused(arguments);
+            assert!(
+                error.contains(&format!("{DOCKER}:{line}: ")) && error.contains(word),
+                "{before}: {error}"
+            );
+        }
+    }
+    let node = Node::new();
+    fs::create_dir_all(node.path("etc/docker")).unwrap();
+    fs::write(node.path(DOCKER), b"{\n \"a\": \"\xff\"}").unwrap();
+    assert!(node.refused(&["docker"]).contains(":2: it is not UTF-8"));
+    fs::remove_file(node.path(DOCKER)).unwrap();
+    fs::create_dir(node.path(DOCKER)).unwrap();
+    assert!(node.refused(&["docker"]).contains("it is no regular file"));
+}
+
+#[test]
+fn a_runtime_of_ours_with_more_settings_is_left_alone() {
+    let node = Node::with(
+        DOCKER,
+        "{\"runtimes\": {\"fgpu\": {\"runtimeType\": \"io.containerd.fgpu.v2\", \"options\": {}}}}",
+    );
+    assert!(node.good(&["docker"]).contains("already"));
+    assert!(node.refused(&["docker", "--runtime"]).contains("by hand"));
+    assert!(node.refused(&["docker", "--undo"]).contains("by hand"));
+}
