@@ -1,8 +1,9 @@
 //! What slices a MIG-capable GPU can be cut into.
 //!
-//! Source: NVIDIA's MIG user guide, and what `nvidia-smi mig -lgip` prints on such GPUs: for H200 in issue 120 of NVIDIA/mig-parted,
-//! for B200 in its pull request 187 (the driver before answered 22 GiB for `1g.23gb`: sizes are the driver's, not the
-//! hardware's). What is not there, B200 from `3g.90gb` on and H200's `7g`, is scaled. Which instances there are is in [`crate::instances`].
+//! Source: NVIDIA's MIG user guide, and what `nvidia-smi mig -lgip` prints on such GPUs: for H200 in issue 120 of
+//! NVIDIA/mig-parted, for B200 in its pull request 187 (the driver before answered 22 GiB for `1g.23gb`: sizes are the
+//! driver's, not the hardware's). What is not there, B200 from `3g.90gb` on and H200's `7g`, is scaled. Which
+//! instances there are is in [`crate::instances`].
 
 /// The slicing scheme of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,20 +179,6 @@ impl Geometry {
         Self::ALL.into_iter().find(|&geometry| geometry as u32 == number)
     }
 
-    /// The geometry's name in a node's TOML.
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "a100-40" => Some(Self::A100_40),
-            "h100-80" => Some(Self::H100_80),
-            "a30" => Some(Self::A30_24),
-            "a100-80" => Some(Self::A100_80),
-            "h100-94" => Some(Self::H100_94),
-            "h200" => Some(Self::H200_141),
-            "b200" => Some(Self::B200_180),
-            _ => None,
-        }
-    }
-
     /// Its profiles, in the driver's order.
     pub fn profiles(self) -> &'static [Profile] {
         match self {
@@ -227,7 +214,8 @@ mod tests {
 
     #[test]
     fn every_placement_lies_within_the_memory_slices() {
-        for (geometry, slices) in [(Geometry::A100_40, 8), (Geometry::H100_80, 8), (Geometry::A30_24, 4)] {
+        for geometry in Geometry::ALL {
+            let slices = if geometry == Geometry::A30_24 { 4 } else { 8 };
             for profile in geometry.profiles() {
                 for start in profile.starts {
                     assert!(start + profile.size <= slices, "{} at {start}", profile.name);
@@ -238,7 +226,7 @@ mod tests {
 
     #[test]
     fn numbers_name_one_profile_each() {
-        for geometry in [Geometry::A100_40, Geometry::H100_80, Geometry::A30_24] {
+        for geometry in Geometry::ALL {
             for profile in geometry.profiles() {
                 assert_eq!(geometry.profile(profile.number), Some(profile));
             }

@@ -57,7 +57,6 @@ const MADVISE: usize = 28;
 const NANOSLEEP: usize = 35;
 const GETPID: usize = 39;
 const FCNTL: usize = 72;
-const FTRUNCATE: usize = 77;
 const READLINK: usize = 89;
 const FUTEX: usize = 202;
 const CLOCK_GETTIME: usize = 228;
@@ -205,12 +204,6 @@ pub fn is_root() -> bool {
     const GETEUID: usize = 107;
     // SAFETY: takes no argument and cannot fail.
     unsafe { syscall(GETEUID, [0; 6]) }.is_ok_and(|user| user == 0)
-}
-
-/// Sets the length of an open file in bytes.
-pub fn set_file_length(fd: i32, length: u64) -> Result<(), Errno> {
-    // SAFETY: takes integers only.
-    unsafe { syscall(FTRUNCATE, [fd as usize, length as usize, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// The mapping may not be touched.
