@@ -124,8 +124,9 @@ pub(crate) enum Command {
 
     /// End a container's wait for room, or give back what it holds though nobody said that it ended
     ///
-    /// One that waits leaves the queue, and its create fails with `cancelled`; a ticket of `fgpu status --json` names it, too. To
-    /// give back by hand is not needed in normal life: the runtime releases, and `fgpu gc` finds what it missed.
+    /// One that waits leaves the queue, and its create fails with `cancelled`; a ticket of `fgpu status --json` names
+    /// it, too. To give back by hand is not needed in normal life: the runtime releases, and `fgpu gc` finds what it
+    /// missed.
     Release {
         /// Even if the container still runs. What it has allocated is then granted a second time
         #[arg(long)]

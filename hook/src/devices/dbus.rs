@@ -2,8 +2,9 @@
 //! (<https://dbus.freedesktop.org/doc/dbus-specification.html>).
 //!
 //! Every wait ends at the connection's deadline, connecting and authenticating included: what answers may be stuck,
-//! and a container's start waits for us. That, no threads and a static program are what the clients to be had
-//! do not give together: libcgroups keeps its own to itself, rustbus waits for authentication without end, zbus starts threads.
+//! and a container's start waits for us. That, no threads and a static program are what the clients to be had do not
+//! give together: libcgroups keeps its own to itself, rustbus waits for authentication without end, zbus starts
+//! threads.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;

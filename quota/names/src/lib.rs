@@ -11,7 +11,8 @@
 //!   how such a package is had without installing it);
 //! - `cuda-*.txt`: the functions that `cuda.h` of that version declares, preprocessed as it is, with
 //!   `__CUDA_API_VERSION_INTERNAL` and with `CUDA_API_PER_THREAD_DEFAULT_STREAM`: what a driver of that version has at
-//!   least. (Left out are two names with `_ptsz` that only the macros make, of `cuGetProcAddress`.) The header is in the PyPI packages `nvidia-cuda-runtime` and `nvidia-cuda-runtime-cu12`, `-cu11`.
+//!   least. (Left out are two names with `_ptsz` that only the macros make, of `cuGetProcAddress`.) The header is in
+//!   the PyPI packages `nvidia-cuda-runtime` and `nvidia-cuda-runtime-cu12`, `-cu11`.
 //!
 //! A new driver: add its list, run the test, and say for each name that it reports what it does.
 
@@ -33,8 +34,8 @@ pub enum Class {
     Reported,
     /// Gives out functions.
     Resolved,
-    /// Lets the GPU work, or ends a stream of work. Wrapped where code may be loaded for it, a graph given its memory, or time
-    /// read.
+    /// Lets the GPU work, or ends a stream of work. Wrapped where code may be loaded for it, a graph given its memory,
+    /// or time read.
     Launched,
     /// Opens or hands on memory that exists: it counts where it was allocated, and only there. Not wrapped.
     Shared,

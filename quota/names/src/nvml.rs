@@ -4,8 +4,8 @@
 //! library wraps what is in the first five.
 //!
 //! The names are in `nvml/`: `driver-*.txt` from Debian's packages (`libnvidia-ml1` of bullseye, bookworm, trixie and
-//! experimental, `libnvidia-tesla-450-ml1` and `-460-`), `nvml-*.txt` the functions that `nvml.h` of that version declares, of
-//! the PyPI packages `nvidia-nvml-dev` and `nvidia-nvml-dev-cu12`.
+//! experimental, `libnvidia-tesla-450-ml1` and `-460-`), `nvml-*.txt` the functions that `nvml.h` of that version
+//! declares, of the PyPI packages `nvidia-nvml-dev` and `nvidia-nvml-dev-cu12`.
 
 /// What a function shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

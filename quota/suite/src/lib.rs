@@ -6,8 +6,9 @@
 //! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code and the matrix of all allocations;
 //! - NVIDIA's own, without a GPU, for which functions are given out.
 //!
-//! The programs that use them are in C too (`c/*.c`), since it is C programs that load libcuda. The paths below `/run/fgpu` are absolute, so every program runs in a mount namespace of
-//! its own with a `/run` of its own: root, or a kernel that gives user namespaces to anybody.
+//! The programs that use them are in C too (`c/*.c`), since it is C programs that load libcuda. The paths below
+//! `/run/fgpu` are absolute, so every program runs in a mount namespace of its own with a `/run` of its own: root, or
+//! a kernel that gives user namespaces to anybody.
 
 mod nvidia;
 mod simulated;

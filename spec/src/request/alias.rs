@@ -22,8 +22,8 @@
 //! compute there. Where a number of GPUs may be 0 in the other system it is 0 here, and the container gets none.
 //!
 //! What is translated counts like a key of the pod: a container's own `CONTAINER.fgpu/KEY` goes before it, and beside
-//! `fgpu/KEY` of the same meaning, or the same in another vocabulary, it is a conflict. A filter or policy without an amount asks
-//! for nothing: in Kubernetes HAMi's and Volcano's amounts are resource limits, which no runtime sees.
+//! `fgpu/KEY` of the same meaning, or the same in another vocabulary, it is a conflict. A filter or policy without an
+//! amount asks for nothing: in Kubernetes HAMi's and Volcano's amounts are resource limits, which no runtime sees.
 //!
 //! Sources: KAI-Scheduler `pkg/common/constants` and its GPU request validator; HAMi `docs/config.md` and
 //! `pkg/device/nvidia`; Volcano `pkg/scheduler/api/devices/nvidia/vgpu`; Backend.AI "Resource Management".

@@ -112,8 +112,8 @@ fn a_release_ends_a_wait(front_end: FrontEnd) {
     whole.remove();
 }
 
-/// A kubelet gives a call up when its pod is deleted: nobody is granted anything for it then. (Below the stock shim nobody tells the
-/// runtime: there a wait lasts until its time is up, or that of the call.)
+/// A kubelet gives a call up when its pod is deleted: nobody is granted anything for it then. (Below the stock shim
+/// nobody tells the runtime: there a wait lasts until its time is up, or that of the call.)
 fn a_pod_that_gives_up_leaves_the_queue() {
     let whole = asking(FrontEnd::Shim, "1", "0").start();
     let asked = [("fgpu/fraction", "1"), ("fgpu/device", "0"), ("fgpu/wait", "80s")];

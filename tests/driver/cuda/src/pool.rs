@@ -1,5 +1,6 @@
-//! Stream-ordered allocation from memory pools. A pool grows when it has to, by what is missing; one whose memory can be
-//! exported grows by 32 MiB at a time, as NVIDIA's are said to. What is freed it keeps until something is synchronised or trimmed, and then what its threshold lets it.
+//! Stream-ordered allocation from memory pools. A pool grows when it has to, by what is missing; one whose memory can
+//! be exported grows by 32 MiB at a time, as NVIDIA's are said to. What is freed it keeps until something is
+//! synchronised or trimmed, and then what its threshold lets it.
 
 use crate::abi::{Address, Answer, Failure, Handle, api, get, put};
 use crate::context::Current;

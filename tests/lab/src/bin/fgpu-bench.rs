@@ -1,7 +1,8 @@
 //! `make bench`, the part that runs inside the lab: what fgpu adds to a create, to a `docker run` and to memory.
 //!
 //! Two ways of doing the same thing are timed in turns in one run; what is added is the median over the rounds of the
-//! difference within a round, so that what else the machine does meets both. Run by `tests/lab/bench`; prints one Markdown table row per figure.
+//! difference within a round, so that what else the machine does meets both. Run by `tests/lab/bench`; prints one
+//! Markdown table row per figure.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
