@@ -166,6 +166,11 @@ impl Store {
                         thorough = true;
                         continue;
                     }
+                    if leads && position > 1 {
+                        // All ahead are dead, and would be in the way of those who come.
+                        self.sweep_queue()?;
+                        continue;
+                    }
                     if leads {
                         self.dispatch(ask.inventory, ask.rules)?;
                     }

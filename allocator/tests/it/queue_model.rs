@@ -476,3 +476,22 @@ fn nobody_starves_behind_a_stream_of_small_ones() {
         }
     }
 }
+
+/// With nobody behind it there is nobody who finds it dead.
+#[test]
+fn one_that_died_alone_in_the_queue_is_in_nobodys_way() {
+    let mut model = Model::new(inventory(2));
+    model.arrive(Request { count: 2, ..fraction(500_000) });
+    let second = Filter { any: vec!["1".to_owned()], not: vec![] };
+    model.arrive(Request { cores_ppm: 900_000, device: second, ..fraction(250_000) });
+    assert_eq!(model.queue.len(), 1);
+    model.die(0);
+    // For want of SM time, on both GPUs.
+    model.arrive(Request { cores_ppm: 600_000, ..fraction(500_000) });
+    model.barge(&fraction(250_000));
+    model.check();
+    // The one that waits could lose by it on the first GPU, and only the dead on the second.
+    model.arrive(fraction(250_000));
+    model.check();
+    assert_eq!((model.queue.len(), model.leases.len()), (1, 3));
+}
