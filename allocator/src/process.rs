@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Host;
+use crate::{Error, Host};
 
 /// A process: its pid and when it started. The pair names it for the whole boot; the pid alone does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -20,9 +20,12 @@ impl Process {
     /// The calling process.
     ///
     /// # Errors
-    /// When `/proc` is not mounted.
-    pub fn current() -> io::Result<Self> {
-        look(&Host::default().proc, "self")?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    /// [`Error::Io`] when `/proc` is not mounted.
+    pub fn current() -> Result<Self, Error> {
+        let proc = Host::default().proc;
+        look(&proc, "self")
+            .and_then(|process| process.ok_or_else(|| io::ErrorKind::NotFound.into()))
+            .map_err(|source| Error::io("read", &proc.join("self/stat"), source))
     }
 
     /// The process that has this pid now; `None` when there is none, it is a zombie, or it cannot be looked at.

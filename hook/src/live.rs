@@ -122,8 +122,7 @@ fn share(config: &Config, key: &Key, state: State, deadline: Deadline) -> Result
     if store.leases()?.iter().any(|lease| lease.key == *key && lease.init == Some(target.init)) {
         return Ok(());
     }
-    let maker =
-        Process::current().map_err(|error| Error::io("read", Path::new("/proc/self/stat"), &error))?;
+    let maker = Process::current()?;
     let claim = Claim { key: key.clone(), bundle: state.bundle, maker, pid_file: None };
     let longest = deadline.left(WORK);
     let (granted, held) = grant::reserve(config, &store, &request, &claim, longest, Held::new)?;

@@ -60,7 +60,7 @@ pub fn run(
         ));
     }
     let store = crate::store(config)?;
-    let own = Process::current().map_err(|error| Error::io("read", Path::new("/proc/self/stat"), &error))?;
+    let own = Process::current()?;
     let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
     let claim = Claim {
         key: Key { namespace: NAMESPACE.into(), id: format!("{}-{name}", own.pid) },

@@ -64,8 +64,7 @@ fn make(arguments: &Arguments, id: &str, real: &Path, command_line: &[OsString])
     let namespace = namespace(arguments, real);
     let state_file = arguments.pid_file.clone().unwrap_or_else(|| state_file(arguments, real, id));
     let pid_file = std::path::absolute(&state_file).unwrap_or(state_file);
-    let maker =
-        Process::current().map_err(|error| Error::io("read", Path::new("/proc/self/stat"), &error))?;
+    let maker = Process::current()?;
     let nonce = prepare(&Container {
         namespace: &namespace,
         id,

@@ -37,9 +37,7 @@ pub(crate) fn until_room<Guard>(
         return Ok((store.reserve(inventory, rules, request, tiers, claim)?, guard));
     }
     let deadline = Instant::now().checked_add(wait);
-    let me = Process::current()
-        .map_err(|error| Error::io("read", std::path::Path::new("/proc/self/stat"), &error))?;
-    let mut ticket = Ticket::new(me);
+    let mut ticket = Ticket::new(Process::current()?);
     loop {
         let held = guard()?;
         let turn = store.reserve_or_wait(inventory, rules, request, tiers, claim, &mut ticket)?;

@@ -18,7 +18,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use fgpu_spec::{Compute, Gpu, Grant, GrantedGpu, Inventory, MigInstance, MigPlacement, Tier};
 use serde::{Deserialize, Serialize};
@@ -217,8 +217,6 @@ fn holds(lease: &Lease, slice: &GrantedGpu) -> bool {
 
 /// A lease that has come to its end, of this slice.
 fn lease_of(slice: GrantedGpu) -> Result<Lease, Error> {
-    let stat = Path::new("/proc/self/stat");
-    let maker = Process::current().map_err(|error| Error::io("read", stat, error))?;
     let name = slice.mig.as_ref().map_or("", |mig| &mig.name);
     Ok(Lease {
         key: Key { namespace: "fgpu".into(), id: format!("lost-{name}") },
@@ -234,7 +232,7 @@ fn lease_of(slice: GrantedGpu) -> Result<Lease, Error> {
         owner: None,
         exclusive: false,
         bundle: PathBuf::new(),
-        maker,
+        maker: Process::current()?,
         pid_file: None,
         init: None,
         cgroup: None,
