@@ -2,7 +2,7 @@
 //!
 //! Some hundred MiB that the driver takes for itself before a program has allocated anything; how many depends on the
 //! GPU and the driver, and nothing in CUDA or NVML says it beforehand. So it is measured: a process of its own makes a
-//! context and keeps it until its standard input ends ([`hold`]), while this one asks NVML.
+//! context and keeps it until its standard input ends ([`hold()`]), while this one asks NVML.
 //!
 //! ```text
 //! NVML: used = before ─ start the holder ─ it says "ready" ─ NVML: used = with, the holder's own ─ end it ─ NVML: after
@@ -42,7 +42,7 @@ const LONGEST: Duration = Duration::from_secs(15);
 /// How often is measured until two rounds agree.
 const ROUNDS: usize = 3;
 
-/// Makes the command that runs [`hold`] with the libcuda of this path.
+/// Makes the command that runs [`hold()`] with the libcuda of this path.
 pub type Holder<'a> = &'a dyn Fn(&Path) -> Command;
 
 /// One round, in bytes.

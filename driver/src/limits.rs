@@ -157,12 +157,12 @@ impl Limiter {
     }
 }
 
-/// Whether there is a cgroup of this path, as /proc/<pid>/cgroup has it.
+/// Whether there is a cgroup of this path, as `/proc/<pid>/cgroup` has it.
 pub fn exists(cgroup: &str) -> bool {
     directory(cgroup).is_dir()
 }
 
-/// The directory of a cgroup as /proc/<pid>/cgroup names it.
+/// The directory of a cgroup as `/proc/<pid>/cgroup` names it.
 fn directory(cgroup: &str) -> std::path::PathBuf {
     Path::new(HIERARCHY).join(cgroup.trim_start_matches('/'))
 }

@@ -1,4 +1,4 @@
-//! The engine behind every front end: [`prepare`] turns the annotations of a bundle into a lease and an edited
+//! The engine behind every front end: [`prepare()`] turns the annotations of a bundle into a lease and an edited
 //! `config.json`, [`activate`] records the container's init in the lease, [`release`] gives the share back.
 //!
 //! Nothing here is async, nothing starts a thread and nothing initialises NVML: a front end is in the way of

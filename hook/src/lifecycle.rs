@@ -1,4 +1,4 @@
-//! What happens to a lease after [`prepare`](crate::prepare): it learns its init, and it ends.
+//! What happens to a lease after [`prepare`](crate::prepare()): it learns its init, and it ends.
 
 use std::path::Path;
 

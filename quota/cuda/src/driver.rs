@@ -41,7 +41,7 @@ pub(crate) type Object = *mut c_void;
 /// `CUmemAllocationProp`.
 #[repr(C)]
 pub(crate) struct AllocationProperties {
-    /// [`PINNED`] or [`MANAGED`].
+    /// `CU_MEM_ALLOCATION_TYPE_PINNED` or [`MANAGED`].
     pub(crate) kind: c_int,
     pub(crate) handle_types: c_int,
     pub(crate) location: Location,

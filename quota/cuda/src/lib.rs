@@ -8,7 +8,7 @@
 //! - [`pool`]: stream-ordered allocations and memory pools, by the driver's own [`meter`];
 //! - [`graph`]: graphs that allocate, likewise;
 //! - [`vmm`]: memory of handles, which lives as long as a handle, a mapping or a [binding](bind) does;
-//! - [`array`]: arrays and mipmapped arrays;
+//! - [`mod@array`]: arrays and mipmapped arrays;
 //! - [`context`]: what contexts take, and all that ends with one; [`limits`] of contexts, and [`green`] ones;
 //! - [`code`]: modules, libraries and code that is loaded late, by [measuring](measure), at a [`launch`] too;
 //! - [`report`]: how much memory there is;
