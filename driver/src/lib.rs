@@ -34,7 +34,7 @@ pub mod uvm;
 
 pub use cache::{FILE, FORMAT, cached, load, store};
 pub use capabilities::Capability;
-pub use nodes::{device_folder, nodes};
+pub use nodes::nodes;
 #[cfg(feature = "nvml")]
 pub use nvml::refresh;
 pub use procfs::{CharacterDevices, boot_id, parse_version, running_version};

@@ -26,8 +26,8 @@ const UVM_TOOLS_MINOR: u32 = 1;
 
 /// The device nodes that a container with `gpus` needs, as they are now: `/dev/nvidiactl`, one
 /// `/dev/nvidia<minor>` per GPU in the order given, and `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools` when they
-/// exist. They are looked up in the [`device_folder`]. For each MIG device in `slices` the two nodes of its
-/// capabilities follow.
+/// exist. They are looked up below `<root>/dev` if that has a `nvidiactl`, else below `/dev`. For each MIG device in
+/// `slices` the two nodes of its capabilities follow.
 ///
 /// # Errors
 /// `driver-error` if a node is missing, is no character device, or has another number than the driver has now:
@@ -49,8 +49,7 @@ pub fn nodes(root: &Path, gpus: &[&Gpu], slices: &[Capability]) -> Result<Vec<No
     Ok(nodes)
 }
 
-/// Where the host's device nodes of the driver below `root` are: `<root>/dev` if that has a `nvidiactl`, else `/dev`.
-pub fn device_folder(root: &Path) -> PathBuf {
+fn device_folder(root: &Path) -> PathBuf {
     let inside = under(root, "/dev");
     if inside.join("nvidiactl").symlink_metadata().is_ok() { inside } else { "/dev".into() }
 }
@@ -88,7 +87,9 @@ impl Look {
                 "the kernel has no device nvidia-caps; is the nvidia module loaded?",
             )
         })?;
-        Ok(Node { path: format!("/dev/{name}"), major, minor: node.minor, mode: node.mode, uid: 0, gid: 0 })
+        let path = format!("/dev/{name}");
+        let host = PathBuf::from(&path);
+        Ok(Node { path, host, major, minor: node.minor, mode: node.mode, uid: 0, gid: 0 })
     }
 
     fn optional(&self, name: &str, driver: &[&str], minor: u32) -> Result<Option<Node>, Error> {
@@ -116,6 +117,7 @@ impl Look {
         }
         Ok(Some(Node {
             path: format!("/dev/{name}"),
+            host: path,
             major,
             minor: actual,
             mode: found.mode() & 0o7777,
@@ -188,9 +190,14 @@ mod tests {
         }
         make(&root, "nvidia0", 195, 0);
         make(&root, "nvidia3", 195, 3);
+        let hosts = |nodes: &[Node]| nodes.iter().map(|node| node.host.clone()).collect::<Vec<_>>();
         let names = |nodes: Vec<Node>| nodes.into_iter().map(|node| node.path).collect::<Vec<_>>();
         let (first, third) = (gpu(0), gpu(3));
         let found = nodes(root.path(), &[&third, &first], &[]).unwrap();
+        assert_eq!(
+            hosts(&found),
+            ["nvidiactl", "nvidia3", "nvidia0"].map(|name| root.path().join("dev").join(name))
+        );
         assert_eq!(names(found), ["/dev/nvidiactl", "/dev/nvidia3", "/dev/nvidia0"]);
 
         make(&root, "nvidia-uvm", 511, 0);

@@ -144,8 +144,7 @@ fn inject(
     held.check()?;
     let nonce = &granted.lease.grant.nonce;
     let parameters = parameters::make(&config.driver_root, &store.container_dir(nonce))?;
-    let folder = fgpu_driver::device_folder(&config.driver_root);
-    let sources = source::open_all(&plan, &folder, parameters)?;
+    let sources = source::open_all(&plan, parameters)?;
     target.check()?;
     let ungranted = ungranted::of_spec(spec, &plan.nodes);
     let attached = Attached::attach(target, sources, &ungranted, held)?;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `annotations` | set |
 //! | `linux.devices` | added; one of the same path is replaced; a GPU or MIG capability that is not in the plan is removed |
+//! | (the same, in a user namespace) | a node that the host has at another path is a bind mount instead |
 //! | `linux.resources.devices` | one rule per node, `allow c MAJOR:MINOR rw`; the rule of a removed node is removed |
 //! | `mounts` | appended, so that they lie over the container's own; those of a former edit are replaced |
 //! | `hooks.createRuntime`, `hooks.poststop` | appended; one that runs the same program is replaced |

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 pub struct Node {
     /// Absolute path in the container.
     pub path: String,
+    /// Where the host has it: below `/dev`, or below the `/dev` of a driver root.
+    pub host: PathBuf,
     /// Major number, stat'ed live on the host.
     pub major: u32,
     /// Minor number.

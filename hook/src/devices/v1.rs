@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn node(major: u32, minor: u32) -> Node {
-        Node { path: "/dev/x".into(), major, minor, mode: 0o666, uid: 0, gid: 0 }
+        Node { path: "/dev/x".into(), host: "/dev/x".into(), major, minor, mode: 0o666, uid: 0, gid: 0 }
     }
 
     #[test]

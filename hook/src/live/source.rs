@@ -67,13 +67,12 @@ impl Source {
     }
 
     /// A device node of the plan's: the host's node, if it still is the device that the plan looked up.
-    fn of_node(node: &Node, directory: &Path) -> Result<Self, Error> {
-        let host = directory.join(node.path.strip_prefix("/dev/").unwrap_or(&node.path));
-        let source = Self::open(&host, &node.path, NOSUID | NOEXEC, OFlags::NOFOLLOW)?;
+    fn of_node(node: &Node) -> Result<Self, Error> {
+        let source = Self::open(&node.host, &node.path, NOSUID | NOEXEC, OFlags::NOFOLLOW)?;
         let kind = FileType::from_raw_mode(source.place.mode);
         if kind != FileType::CharacterDevice || source.place.device != (node.major, node.minor) {
-            let message =
-                format!("{} is not character device {}:{} any more", host.display(), node.major, node.minor);
+            let host = node.host.display();
+            let message = format!("{host} is not character device {}:{} any more", node.major, node.minor);
             return Err(Error::new(Code::DriverError, message));
         }
         Ok(source)
@@ -105,17 +104,12 @@ impl Source {
     }
 }
 
-/// Opens everything that the plan brings in. `devices` is the folder of the host's device nodes, `parameters` a file to
-/// lie over [`PARAMETERS`].
+/// Opens everything that the plan brings in. `parameters` is a file to lie over [`PARAMETERS`].
 ///
 /// # Errors
 /// Something is not there, or is not what the plan says.
-pub(super) fn open_all(
-    plan: &Plan,
-    devices: &Path,
-    parameters: Option<PathBuf>,
-) -> Result<Vec<Source>, Error> {
-    let nodes = plan.nodes.iter().map(|node| Source::of_node(node, devices));
+pub(super) fn open_all(plan: &Plan, parameters: Option<PathBuf>) -> Result<Vec<Source>, Error> {
+    let nodes = plan.nodes.iter().map(Source::of_node);
     let mounts = plan.mounts.iter().map(Source::of_mount);
     let parameters = parameters.map(|path| {
         let source = Source::open(&path, PARAMETERS, RDONLY | NOSUID | NODEV | NOEXEC, OFlags::NOFOLLOW)?;

@@ -104,8 +104,15 @@ mod tests {
             {"path":"/dev/nvidia-caps/nvidia-cap1","type":"c","major":507,"minor":1},
             {"path":"/dev/pipe","type":"p"},
             {"path":"/dev/null","type":"c","major":1,"minor":3}]}}"#;
-        let node =
-            |path: &str, minor| Node { path: path.into(), major: 195, minor, mode: 0o666, uid: 0, gid: 0 };
+        let node = |path: &str, minor| Node {
+            path: path.into(),
+            host: path.into(),
+            major: 195,
+            minor,
+            mode: 0o666,
+            uid: 0,
+            gid: 0,
+        };
         let found = of_spec(config, &[node("/dev/nvidiactl", 255), node("/dev/nvidia0", 0)]);
         let paths: Vec<_> = found.iter().map(|device| device.path.as_str()).collect();
         assert_eq!(paths, ["/dev/nvidia1", "/dev/gpu", "/dev/nvidia-caps/nvidia-cap1"]);

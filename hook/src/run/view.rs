@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     fn node(path: &str) -> Node {
-        Node { path: path.into(), major: 195, minor: 0, mode: 0o666, uid: 0, gid: 0 }
+        Node { path: path.into(), host: path.into(), major: 195, minor: 0, mode: 0o666, uid: 0, gid: 0 }
     }
 
     #[test]

@@ -23,6 +23,8 @@ const WRITABLE: &[&str] = &["rbind", "rw", "nosuid", "nodev", "rprivate"];
 /// namespace that flag is locked, and runc before 1.2 does not take it over by itself.
 const DATA_READ_ONLY: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec"];
 const DATA_WRITABLE: &[&str] = &["bind", "rw", "nosuid", "nodev", "noexec"];
+/// What runc and crun mount a device node with where they may not make one; the flags stay those of the host's mount.
+const DEVICE: &[&str] = &["bind"];
 
 /// Applies the plan and says whether that changed anything.
 pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
@@ -34,12 +36,32 @@ pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
             changed |= annotations.set(key, Node::Raw(quoted(value)));
         }
     }
-    changed |= devices(tree, &plan.nodes)?;
-    changed |= mounts(tree, &plan.mounts)?;
+    // In a user namespace nobody makes device nodes: the runtime mounts the host's node of the same path instead, whatever
+    // numbers the entry has. A node that the host has elsewhere is mounted from there.
+    let elsewhere = |node: &&plan::Node| node.host != Path::new(&node.path);
+    let mut bound: Vec<&plan::Node> = plan.nodes.iter().filter(elsewhere).collect();
+    if !bound.is_empty() && !has_user_namespace(tree)? {
+        bound.clear();
+    }
+    changed |= devices(tree, &plan.nodes, &bound)?;
+    changed |= mounts(tree, &plan.mounts, &bound)?;
     for (stage, hook) in hooks(plan) {
         changed |= add_hook(tree, stage, hook)?;
     }
     Ok(changed)
+}
+
+/// A namespace that the container gets or joins.
+#[derive(Deserialize)]
+struct Namespace<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+}
+
+fn has_user_namespace(tree: &Object) -> Result<bool, Error> {
+    let namespaces = tree.object("linux").and_then(|linux| linux.get("namespaces"));
+    let namespaces: Vec<(&str, Namespace<'_>)> = entries(namespaces, "linux.namespaces")?;
+    Ok(namespaces.iter().any(|(_, namespace)| namespace.r#type == "user"))
 }
 
 /// The fields of a device entry that matter here.
@@ -57,13 +79,17 @@ impl Device<'_> {
     /// Whether it is a GPU or a MIG capability, which only a grant may give. The name alone would not do:
     /// `--device` can give a node any name.
     fn is_granted_only(&self) -> bool {
-        let numbered = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
-        self.path.starts_with("/dev/nvidia-caps/")
-            || self.path.strip_prefix("/dev/nvidia").is_some_and(numbered)
+        is_granted_only(&self.path)
             || (matches!(self.r#type.as_deref(), Some("c" | "u"))
                 && self.major == Some(NVIDIA_MAJOR)
                 && self.minor.is_some_and(|minor| (0..=LAST_GPU_MINOR).contains(&minor)))
     }
+}
+
+/// Whether a GPU or a MIG capability has this path.
+fn is_granted_only(path: &str) -> bool {
+    let numbered = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+    path.starts_with("/dev/nvidia-caps/") || path.strip_prefix("/dev/nvidia").is_some_and(numbered)
 }
 
 #[derive(Serialize)]
@@ -100,13 +126,14 @@ struct RuleEntry<'a> {
     access: &'a str,
 }
 
-fn devices(tree: &mut Object, nodes: &[plan::Node]) -> Result<bool, Error> {
+/// `bound` are those of `nodes` that come as mounts: they have a rule and no entry.
+fn devices(tree: &mut Object, nodes: &[plan::Node], bound: &[&plan::Node]) -> Result<bool, Error> {
     let linux = tree.object("linux");
     let existing: Vec<(&str, Device<'_>)> =
         entries(linux.and_then(|linux| linux.get("devices")), "linux.devices")?;
 
     let mut entries_now: Vec<Cow<'_, str>> = Vec::with_capacity(existing.len() + nodes.len());
-    let mut written = vec![false; nodes.len()];
+    let mut written: Vec<bool> = nodes.iter().map(|node| bound.contains(&node)).collect();
     let mut removed: Vec<(i64, i64)> = Vec::new();
     for (raw, device) in &existing {
         if let Some(index) = nodes.iter().position(|node| node.path == device.path) {
@@ -221,8 +248,8 @@ struct MountEntry<'a> {
     options: &'a [&'a str],
 }
 
-fn mounts(tree: &mut Object, mounts: &[Mount]) -> Result<bool, Error> {
-    if mounts.is_empty() {
+fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Result<bool, Error> {
+    if mounts.is_empty() && devices.is_empty() {
         return Ok(false);
     }
     let existing: Vec<(&str, Existing<'_>)> = entries(tree.get("mounts"), "mounts")?;
@@ -230,6 +257,9 @@ fn mounts(tree: &mut Object, mounts: &[Mount]) -> Result<bool, Error> {
         let options = existing.options.as_deref().unwrap_or_default();
         mounts.iter().any(|mount| mount.destination == existing.destination)
             && [READ_ONLY, WRITABLE, DATA_READ_ONLY, DATA_WRITABLE].iter().any(|ours| options == *ours)
+            || options == DEVICE
+                && (is_granted_only(&existing.destination)
+                    || devices.iter().any(|device| device.path == existing.destination))
     };
     let mut now: Vec<Cow<'_, str>> = existing
         .iter()
@@ -244,12 +274,17 @@ fn mounts(tree: &mut Object, mounts: &[Mount]) -> Result<bool, Error> {
             (true, false) => DATA_READ_ONLY,
             (true, true) => DATA_WRITABLE,
         };
-        let entry =
-            MountEntry { destination: &mount.destination, r#type: "bind", source: &mount.source, options };
-        now.push(json(&entry)?.into());
+        now.push(mount_entry(&mount.destination, &mount.source, options)?.into());
+    }
+    for device in devices {
+        now.push(mount_entry(&device.path, &device.host, DEVICE)?.into());
     }
     let now = list(&now);
     Ok(tree.set("mounts", Node::Raw(now)))
+}
+
+fn mount_entry(destination: &str, source: &Path, options: &[&str]) -> Result<String, Error> {
+    json(&MountEntry { destination, r#type: "bind", source, options })
 }
 
 #[derive(Deserialize)]
@@ -301,6 +336,9 @@ fn check(plan: &Plan) -> Result<(), Error> {
     for node in &plan.nodes {
         if !node.path.starts_with("/dev/") {
             return broken(format!("the device path {:?} is not below /dev", node.path));
+        }
+        if !node.host.is_absolute() {
+            return broken(format!("the device {:?} is not an absolute path", node.host));
         }
     }
     for mount in &plan.mounts {

@@ -17,7 +17,7 @@ const ALL: [&str; 5] = [DOCKER, PRIVILEGED, CRI, PODMAN, RUNC];
 const NONCE: &str = "00112233445566778899aabbccddeeff";
 
 fn node(path: &str, major: u32, minor: u32) -> Node {
-    Node { path: path.to_owned(), major, minor, mode: 0o20666, uid: 0, gid: 0 }
+    Node { path: path.to_owned(), host: path.into(), major, minor, mode: 0o20666, uid: 0, gid: 0 }
 }
 
 fn mount(source: &str, destination: &str, writable: bool) -> Mount {
@@ -315,6 +315,51 @@ fn mounts_of_the_container_itself_stay_below_ours() {
     assert_eq!(destinations[2], "/usr/lib64/libcuda.so.1");
 }
 
+/// The driver's own root has its nodes elsewhere, and in a user namespace runtimes mount what the host has at the path.
+#[test]
+fn in_a_user_namespace_nodes_come_from_where_the_host_has_them() {
+    let below = |mut node: Node| {
+        node.host = format!("/run/nvidia/driver{}", node.path).into();
+        node
+    };
+    let of = |gpu| Plan {
+        nodes: vec![below(node("/dev/nvidiactl", 195, 255)), below(gpu), node("/dev/nvidia-uvm", 234, 0)],
+        ..Plan::default()
+    };
+    let plan = of(node("/dev/nvidia1", 195, 1));
+    let text = |namespaces: &str| {
+        format!(
+            r#"{{"mounts":[{{"destination":"/dev","type":"tmpfs","source":"tmpfs"}}],
+            "linux":{{"namespaces":{namespaces},"devices":[{{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255}}]}}}}"#
+        )
+    };
+    let paths = |list: &Value, key: &str| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|entry| entry[key].as_str().unwrap().to_owned()).collect()
+    };
+    for outside in ["null", "[]", r#"[{"type":"pid"},{"type":"mount"}]"#] {
+        let result = value(&applied(&text(outside), &plan));
+        assert_eq!(
+            paths(&result["linux"]["devices"], "path"),
+            ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm"]
+        );
+        assert_eq!(paths(&result["mounts"], "destination"), ["/dev"]);
+    }
+    let inside = text(r#"[{"type":"pid"},{"type":"user","path":"/proc/7/ns/user"}]"#);
+    let once = applied(&inside, &plan);
+    let result = value(&once);
+    assert_eq!(paths(&result["linux"]["devices"], "path"), ["/dev/nvidia-uvm"]);
+    assert_eq!(result["linux"]["resources"]["devices"].as_array().unwrap().len(), 3, "each has its rule");
+    assert_eq!(
+        result["mounts"][1],
+        json!({"destination": "/dev/nvidiactl", "type": "bind", "source": "/run/nvidia/driver/dev/nvidiactl", "options": ["bind"]})
+    );
+    assert_eq!(paths(&result["mounts"], "destination"), ["/dev", "/dev/nvidiactl", "/dev/nvidia1"]);
+    assert_eq!(applied(&once, &plan), once);
+    // The next grant is of another GPU, and nothing leads to the former one.
+    let later = value(&applied(&once, &of(node("/dev/nvidia0", 195, 0))));
+    assert_eq!(paths(&later["mounts"], "destination"), ["/dev", "/dev/nvidiactl", "/dev/nvidia0"]);
+}
+
 #[test]
 fn hooks_of_others_stay() {
     let other = r#"{"path":"/usr/bin/other", "args":["other"]}"#;
@@ -407,8 +452,9 @@ fn a_hook_is_added_to_each_stage_that_has_one() {
 fn a_wrong_plan_is_refused() {
     use std::os::unix::ffi::OsStringExt;
 
-    let wrong: [fn(&mut Plan); 8] = [
+    let wrong: [fn(&mut Plan); 9] = [
         |plan| plan.nodes[0].path = "/etc/nvidia0".to_owned(),
+        |plan| plan.nodes[0].host = PathBuf::from("dev/nvidia0"),
         |plan| plan.mounts[0].destination = "usr/lib".to_owned(),
         |plan| plan.mounts[0].source = PathBuf::from("lib"),
         |plan| plan.mounts[0].source = std::ffi::OsString::from_vec(b"/\xff".to_vec()).into(),

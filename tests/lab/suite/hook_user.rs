@@ -1,6 +1,7 @@
 //! Containers with a user namespace, and an engine that is in one itself.
 
 use std::fs;
+use std::path::Path;
 
 use fgpu_lab::bundle::{Bundle, bundle, runtimes};
 use fgpu_lab::command::{Output, run, shell};
@@ -13,6 +14,7 @@ use crate::hook::assert_nothing_is_left;
 pub(crate) const TESTS: &[Test] = &[
     Test::once("hook_user::bundle_with_user_namespace_works", bundle_with_user_namespace_works),
     Test::once("hook_user::podman_with_user_namespace_works", podman_with_user_namespace_works),
+    Test::once("hook_user::the_runtime_works_in_a_user_namespace", the_runtime_works_in_a_user_namespace),
     Test::once("hook_user::rootless_podman_is_told_what_to_do", rootless_podman_is_told_what_to_do),
 ];
 
@@ -63,19 +65,33 @@ fn bundle_with_user_namespace_works() {
 
 fn podman_with_user_namespace_works() {
     let _installed = hooks::install();
+    for runtime in runtimes() {
+        assert_works_in_user_namespaces(runtime);
+    }
+}
+
+/// A runtime that may make no node mounts what the host has at its path; the driver's are below a root of their own here.
+fn the_runtime_works_in_a_user_namespace() {
+    assert!(!Path::new("/dev/nvidiactl").exists(), "the host's /dev has none");
+    for runtime in runtimes() {
+        let _configured = node::configure(&format!("runtimes = [\"{runtime}\"]"));
+        assert_works_in_user_namespaces("/usr/bin/fgpu-runtime");
+    }
+}
+
+#[track_caller]
+fn assert_works_in_user_namespaces(runtime: &str) {
     // Whose ids `auto` takes.
     shell("id containers 2>/dev/null || useradd --system containers").ok();
     fs::write("/etc/subuid", "containers:200000:131072\n").expect("/etc is writable");
     fs::write("/etc/subgid", "containers:200000:131072\n").expect("/etc is writable");
-    for runtime in runtimes() {
-        for (mapping, outer) in [("--userns=auto", "2"), ("--uidmap=0:100000:65536", "100000")] {
-            let options =
-                ["--rm", mapping, "--annotation", "fgpu/fraction=0.25", "--annotation", "fgpu/device=0"];
-            let output = podman::container("debian13", runtime, &options, &["sh", "-c", LOOK]);
-            assert_has_quarter(&output, outer);
-            node::wait_until_free();
-            assert_nothing_is_left();
-        }
+    for (mapping, outer) in [("--userns=auto", "2"), ("--uidmap=0:100000:65536", "100000")] {
+        let options =
+            ["--rm", mapping, "--annotation", "fgpu/fraction=0.25", "--annotation", "fgpu/device=0"];
+        let output = podman::container("debian13", runtime, &options, &["sh", "-c", LOOK]);
+        assert_has_quarter(&output, outer);
+        node::wait_until_free();
+        assert_nothing_is_left();
     }
 }
 

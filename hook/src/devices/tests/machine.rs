@@ -45,7 +45,8 @@ pub(crate) const DEVICES: [(char, u32, u32); 7] = [
 pub(crate) const ACCESSES: [&str; 4] = ["r", "w", "rw", "m"];
 
 pub(crate) fn node(major: u32, minor: u32) -> Node {
-    Node { path: format!("/dev/x{minor}"), major, minor, mode: 0o666, uid: 0, gid: 0 }
+    let path = format!("/dev/x{minor}");
+    Node { host: path.clone().into(), path, major, minor, mode: 0o666, uid: 0, gid: 0 }
 }
 
 /// Runs a test on a machine with cgroups of this version.
