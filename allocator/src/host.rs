@@ -10,6 +10,9 @@ use crate::{Error, Process, process};
 /// Depth at which the walk below a cgroup ends; systemd in a container makes five levels.
 const CGROUP_DEPTH: usize = 32;
 
+/// Below the folder of a process.
+const PID_NAMESPACE: &str = "ns/pid";
+
 /// Where the kernel's file systems are mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
@@ -41,6 +44,33 @@ impl Host {
             Ok(None) => Err(Error::NoProc(self.proc.clone())),
             Err(source) => Err(Error::io("read", &self.proc.join("self/stat"), source)),
         }
+    }
+
+    /// The PID namespace of this process; `None` where the kernel has none.
+    pub(crate) fn pid_namespace(&self) -> Result<Option<u64>, Error> {
+        let own = self.proc.join("self");
+        pid_namespace(&own).map_err(|source| Error::io("read", &own.join(PID_NAMESPACE), source))
+    }
+
+    /// Whether a process of this PID namespace can be seen.
+    ///
+    /// # Errors
+    /// None is found, and there are some that cannot be looked at.
+    pub(crate) fn sees_pid_namespace(&self, namespace: u64) -> io::Result<bool> {
+        let mut found = Ok(false);
+        for entry in fs::read_dir(&self.proc)? {
+            let entry = entry?;
+            if !entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
+                continue;
+            }
+            match pid_namespace(&entry.path()) {
+                Ok(of) if of == Some(namespace) => return Ok(true),
+                Ok(_) => {}
+                // Of one with capabilities that we lack, or of another user.
+                Err(error) => found = Err(error),
+            }
+        }
+        found
     }
 
     /// The process that has this pid now.
@@ -133,6 +163,20 @@ fn is_gone(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
 
+/// The PID namespace of a process, whose folder in procfs this is; `None` when it is gone.
+fn pid_namespace(process: &Path) -> io::Result<Option<u64>> {
+    let link = match fs::read_link(process.join(PID_NAMESPACE)) {
+        Ok(link) => link,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let inode = || link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok();
+    inode().map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a PID namespace"))
+}
+
 fn read_if_there(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -208,6 +252,9 @@ mod tests {
     fn this_kernel_shows_us_and_pid_1_lives_in_some_cgroup() {
         let host = Host::default();
         host.check_proc().unwrap();
+        let own = host.pid_namespace().unwrap().expect("this kernel has PID namespaces");
+        assert!(host.sees_pid_namespace(own).unwrap());
+        assert!(!matches!(host.sees_pid_namespace(1), Ok(true)), "no namespace has this inode");
         assert_eq!(host.boot_id().unwrap().len(), 36);
         assert_eq!(host.process(0).unwrap(), None);
         assert!(host.process(1).unwrap().is_some());

@@ -81,6 +81,9 @@ pub struct Lease {
     pub bundle: PathBuf,
     /// Who made it.
     pub maker: Process,
+    /// The PID namespace in which its processes have their pids: the inode behind `/proc/self/ns/pid` (namespaces(7)).
+    /// `None` if it is not known.
+    pub pid_namespace: Option<u64>,
     /// Where the runtime writes the init's pid.
     pub pid_file: Option<PathBuf>,
     /// The container's init, once known.
@@ -131,6 +134,8 @@ struct Line<'a> {
     maker: Process,
     #[serde(skip_serializing_if = "Option::is_none")]
     init: Option<Process>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid_namespace: Option<u64>,
     created: u64,
     wall: u64,
     bundle: &'a Path,
@@ -162,6 +167,7 @@ struct OwnedLine {
     notes: Vec<String>,
     maker: Process,
     init: Option<Process>,
+    pid_namespace: Option<u64>,
     created: u64,
     wall: u64,
     bundle: PathBuf,
@@ -186,6 +192,7 @@ impl Serialize for Lease {
             notes: &self.grant.notes,
             maker: self.maker,
             init: self.init,
+            pid_namespace: self.pid_namespace,
             created: self.created,
             wall: self.wall,
             bundle: &self.bundle,
@@ -211,6 +218,7 @@ impl<'de> Deserialize<'de> for Lease {
             pid_file: line.pid_file.map(|path| line.bundle.join(path)),
             bundle: line.bundle,
             maker: line.maker,
+            pid_namespace: line.pid_namespace,
             init: line.init,
             cgroup: line.cgroup,
             created: line.created,

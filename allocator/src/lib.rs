@@ -15,12 +15,14 @@
 //!   are proven gone. No age, no time-out, no wall clock ends it. When it cannot be told, it stays.
 //! - A file that fails its check is never overwritten and never taken for empty ([`Store::rebuild`]).
 //!
-//! All processes that share a directory must see the same pid namespace: leases name their holders by pid.
+//! Leases name their holders by pid, so each says in which PID namespace that is. Of one that was made in another it is
+//! known only from where all processes can be seen whether anybody holds it; elsewhere it stays.
 
 #![forbid(unsafe_code)]
 
 mod capacity;
 mod choose;
+mod elsewhere;
 mod error;
 mod file;
 mod host;

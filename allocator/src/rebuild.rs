@@ -10,7 +10,7 @@ use fgpu_spec::Nonce;
 use std::path::PathBuf;
 
 use crate::image::{self, Damage, Draft, Image, salvage};
-use crate::liveness::{Life, judge};
+use crate::liveness::Life;
 use crate::{Change, Error, Lease, State, Store};
 
 /// What a rebuild did.
@@ -71,7 +71,7 @@ impl Store {
             if rebuilt.kept.iter().chain(&rebuilt.freed).any(|other| same(&other)) {
                 continue;
             }
-            let life = if lease.state.is_held() { judge(&self.host, &lease) } else { Ok(Life::Alive) };
+            let life = if lease.state.is_held() { self.judge(&lease) } else { Ok(Life::Alive) };
             match life {
                 // The lost line may have known of an init that lives: only a container that has not even a folder
                 // is certain to be gone.

@@ -1,7 +1,7 @@
 //! Freeing the leases of the dead: the promise behind every release that did not happen.
 
 use crate::image::{self, Summary};
-use crate::liveness::{Life, judge};
+use crate::liveness::Life;
 use crate::store::{Ends, end_of};
 use crate::{Change, Error, Lease, State, Store};
 
@@ -35,8 +35,17 @@ impl Store {
     pub fn stale(&self) -> Result<Vec<Lease>, Error> {
         self.host.check_proc()?;
         let mut leases = self.leases()?;
-        leases.retain(|lease| lease.state.is_held() && matches!(judge(&self.host, lease), Ok(Life::Dead)));
+        leases.retain(|lease| lease.state.is_held() && matches!(self.judge(lease), Ok(Life::Dead)));
         Ok(leases)
+    }
+
+    /// The leases that stay because it cannot be told whether anybody holds them, and why it cannot.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn untold(&self) -> Result<Vec<(Lease, std::io::Error)>, Error> {
+        let held = self.leases()?.into_iter().filter(|lease| lease.state.is_held());
+        Ok(held.filter_map(|lease| self.judge(&lease).err().map(|error| (lease, error))).collect())
     }
 
     /// Frees the dead among all leases, or among those of one container.
@@ -56,7 +65,7 @@ impl Store {
             if !lease.state.is_held() {
                 continue;
             }
-            match judge(&self.host, &lease) {
+            match self.judge(&lease) {
                 Ok(Life::Dead) => dead.push(line),
                 Ok(Life::Init(init)) => {
                     lease.init = Some(init);

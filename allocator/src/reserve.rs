@@ -4,7 +4,7 @@ use fgpu_spec::{Grant, Inventory, Nonce, Request, Tier};
 
 use crate::capacity::{self, Holder, Sums};
 use crate::image::{self, Damage, Draft, Image};
-use crate::liveness::{Life, judge};
+use crate::liveness::Life;
 use crate::place::{Decision, Placement, Refusal};
 use crate::refusal::Case;
 use crate::store::{end_of, new_nonce};
@@ -157,6 +157,7 @@ impl Store {
         match &decision.outcome {
             Ok(placement) => {
                 let mut lease = lease(ask, claim, nonce, tier, placement.clone());
+                lease.pid_namespace = self.pid_namespace;
                 let taken = self.take_kept(&image, &mut lease)?;
                 let line = image::line(&lease, &self.boot)?;
                 let passed = queue::count_passes(&image, &passed, &self.boot).map_err(torn)?;
@@ -223,7 +224,7 @@ impl Store {
         self.host.check_proc()?;
         let now = self.read()?;
         let mut leases = self.parse_all(&now)?;
-        let dead = |lease: &Lease| matches!(judge(&self.host, lease), Ok(Life::Dead));
+        let dead = |lease: &Lease| matches!(self.judge(lease), Ok(Life::Dead));
         // A dead container's instances are destroyed before a request is refused.
         leases.retain(|lease| match lease.state {
             State::Reserving | State::Active => !dead(lease),
@@ -257,6 +258,7 @@ fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, tier: Tier, placement: Plac
         exclusive,
         bundle: claim.bundle.clone(),
         maker: claim.maker,
+        pid_namespace: None,
         pid_file: claim.pid_file.clone(),
         init: None,
         cgroup: None,

@@ -25,6 +25,8 @@ pub struct Store {
     pub(crate) files: Files,
     pub(crate) host: Host,
     pub(crate) boot: Boot,
+    /// Ours; a lease names its processes by the pids that they have in it.
+    pub(crate) pid_namespace: Option<u64>,
     pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
@@ -43,7 +45,8 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_on(dir: &Path, host: Host) -> Result<Self, Error> {
         let boot = Boot::new(host.boot_id()?);
-        Ok(Self { files: Files::open(dir)?, host, boot, observer: None })
+        let pid_namespace = host.pid_namespace()?;
+        Ok(Self { files: Files::open(dir)?, host, boot, pid_namespace, observer: None })
     }
 
     /// Records that the container runs, and what keeps its lease alive from now on; what is `None` stays as it

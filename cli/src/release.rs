@@ -54,6 +54,16 @@ fn candidates<'a>(leases: &'a [Lease], waiters: &'a [Waiter]) -> Vec<Candidate<'
 }
 
 fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result<Output, Error> {
+    if !force && store.is_elsewhere(lease) {
+        return Err(Error::new(
+            Code::Denied,
+            format!(
+                "{} was given its share in another PID namespace, and cannot be seen from here: stop the container, or \
+                 release it from there (--pid=host, hostPID: true), or use --force",
+                full_name(&lease.key)
+            ),
+        ));
+    }
     if !force && let Some(process) = holder(lease) {
         return Err(Error::new(
             Code::Denied,
@@ -120,7 +130,12 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
         Tell::Text if freed.is_empty() => "nothing to release\n".into(),
         Tell::Text | Tell::Quietly => released(&freed),
     };
-    let warnings = finished.failed.into_iter().map(|error| error.message).collect();
+    let mut warnings: Vec<_> = finished.failed.into_iter().map(|error| error.message).collect();
+    // A timer's log shall not grow with what stays as it is.
+    if tell != Tell::Quietly {
+        let stays = |(lease, why): &(Lease, std::io::Error)| format!("{} stays: {why}", logged(&lease.key));
+        warnings.extend(store.untold()?.iter().map(stays));
+    }
     Ok(Output { text, warnings, ..Output::default() })
 }
 

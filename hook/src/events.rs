@@ -109,6 +109,7 @@ mod tests {
             exclusive: false,
             bundle: "/bundle".into(),
             maker: Process { pid: 1, start: 1 },
+            pid_namespace: None,
             pid_file: None,
             init: None,
             cgroup: None,

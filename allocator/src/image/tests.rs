@@ -22,6 +22,7 @@ fn sample(n: u8) -> Lease {
         exclusive: n.is_multiple_of(3),
         bundle: "/run/bundle".into(),
         maker: Process { pid: 1, start: 2 },
+        pid_namespace: n.is_multiple_of(2).then_some(0xeffffffc),
         pid_file: Some("/run/bundle/init.pid".into()),
         init: Some(Process { pid: 3, start: 4 }),
         cgroup: Some("/docker/x".into()),

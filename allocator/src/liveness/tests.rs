@@ -64,6 +64,7 @@ fn lease() -> Lease {
         exclusive: false,
         bundle: "/nowhere".into(),
         maker: Process { pid: 10, start: 5 },
+        pid_namespace: None,
         pid_file: None,
         init: None,
         cgroup: None,

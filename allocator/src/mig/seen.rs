@@ -13,7 +13,9 @@
 //! instance meanwhile, so what is not a lease's is not ours.
 //!
 //! `made` is for one case: the allocator file was lost or given up, and its leases with it. An instance cannot be told
-//! from an administrator's then, but by what is written here ([`Store::adopt_orphans`]).
+//! from an administrator's then, but by what is written here ([`Store::adopt_orphans`]). Who deletes the whole state
+//! directory deletes this, too, and the instances become the administrator's, which nobody of ours destroys: an instance
+//! has no name that we could give it, and a list elsewhere would be a second truth, which outlives the first.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -233,6 +235,7 @@ fn lease_of(slice: GrantedGpu) -> Result<Lease, Error> {
         exclusive: false,
         bundle: PathBuf::new(),
         maker: Process::current()?,
+        pid_namespace: None,
         pid_file: None,
         init: None,
         cgroup: None,

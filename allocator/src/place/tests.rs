@@ -483,6 +483,7 @@ fn a_lost_gpus_leases_take_nothing_of_the_others() {
         exclusive: false,
         bundle: "/b".into(),
         maker: crate::Process { pid: 1, start: 1 },
+        pid_namespace: None,
         pid_file: None,
         init: None,
         cgroup: None,

@@ -212,6 +212,27 @@ impl Node {
         fs::write(path, stat(process.pid, process.start, state)).unwrap();
     }
 
+    /// Freezes the cgroup that a process is in, of v2, or lets it go on.
+    pub(crate) fn freeze(&self, process: Process, frozen: bool) {
+        fs::write(self.path(&format!("proc/{}/cgroup", process.pid)), "0::/cold\n").unwrap();
+        fs::create_dir_all(self.path("cgroup/cold")).unwrap();
+        let events = format!("populated 1\nfrozen {}\n", u8::from(frozen));
+        fs::write(self.path("cgroup/cold/cgroup.events"), events).unwrap();
+    }
+
+    /// Has `process` (its folder in procfs) in a PID namespace.
+    pub(crate) fn set_pid_namespace(&self, process: &str, namespace: u64) {
+        let folder = self.path("proc").join(process).join("ns");
+        fs::create_dir_all(&folder).unwrap();
+        let _ = fs::remove_file(folder.join("pid"));
+        std::os::unix::fs::symlink(format!("pid:[{namespace}]"), folder.join("pid")).unwrap();
+    }
+
+    /// Another process of fgpu on this node, in the PID namespace that `self` has now.
+    pub(crate) fn again(&self) -> Store {
+        Self::open(self.dir.path().to_owned())
+    }
+
     pub(crate) fn kill(&self, process: Process) {
         let _ = fs::remove_dir_all(self.path(&format!("proc/{}", process.pid)));
     }

@@ -66,6 +66,7 @@ pub(crate) fn lease(id: &str, gpus: &[u32], exclusive: bool) -> Lease {
         exclusive,
         bundle: "/bundle".into(),
         maker: Process { pid: 1, start: 1 },
+        pid_namespace: None,
         pid_file: None,
         init: Some(Process { pid: 4711, start: 2 }),
         cgroup: None,

@@ -7,8 +7,10 @@ use fgpu_lab::node::{self, FrontEnd};
 
 use crate::limit::assert_filled;
 
-pub(crate) const TESTS: &[Test] =
-    &[Test::both("state::a_container_that_fills_it_stops_nobody", a_container_that_fills_it_stops_nobody)];
+pub(crate) const TESTS: &[Test] = &[
+    Test::both("state::a_container_that_fills_it_stops_nobody", a_container_that_fills_it_stops_nobody),
+    Test::once("state::another_pid_namespace_frees_nothing", another_pid_namespace_frees_nothing),
+];
 
 /// The state directory with as much room as was said, until dropped.
 struct Small(());
@@ -46,5 +48,21 @@ fn a_container_that_fills_it_stops_nobody(front_end: FrontEnd) {
     // And its own end is not held up.
     greedy.exec(["sh", "-c", "dd if=/dev/zero of=/run/fgpu/ledger bs=4k seek=600 2>&1"]);
     greedy.remove();
+    node::wait_until_free();
+}
+
+/// `fgpu gc` in a container that has the node's state directory and sees none of its processes.
+fn another_pid_namespace_frees_nothing() {
+    let holder = docker::container("busybox").under(FrontEnd::Shim).annotation("fgpu/fraction", "0.25");
+    let holder = holder.command(["sleep", "1000"]).start();
+    let elsewhere =
+        |words: &[&str]| run([&["unshare", "--pid", "--fork", "--mount-proc", "fgpu"], words].concat());
+    let gc = elsewhere(&["gc"]);
+    assert_eq!(gc.ok(), "nothing to release");
+    assert!(gc.stderr.contains(&holder.id) && gc.stderr.contains("another PID namespace"), "{}", gc.story());
+    let release = elsewhere(&["release", &holder.id]);
+    assert!(release.refused().starts_with("fgpu: denied: "), "{}", release.story());
+    assert_eq!(node::only_lease().id, holder.id);
+    holder.remove();
     node::wait_until_free();
 }
