@@ -86,10 +86,42 @@ impl Host {
         Ok(self.process(process.pid)? == Some(process))
     }
 
-    /// Whether this very process still runs and is not stopped, by SIGSTOP or by a terminal's Ctrl-Z.
+    /// Whether this very process still runs and is not stopped, by SIGSTOP, a terminal's Ctrl-Z or a cgroup's freezer.
     pub(crate) fn can_act(&self, process: Process) -> io::Result<bool> {
         let stat = process::stat(&self.proc, &process.pid.to_string())?;
-        Ok(stat.is_some_and(|stat| stat.process == process && stat.runs && !stat.stopped))
+        let runs = stat.is_some_and(|stat| stat.process == process && stat.runs && !stat.stopped);
+        Ok(runs && !self.is_frozen(process.pid)?)
+    }
+
+    /// Whether the freezer has stopped the cgroup of a process, or one above it: `frozen` in `cgroup.events` of v2
+    /// (cgroup-v2.rst), `freezer.state` of v1 (freezer-subsystem.rst). Both count what is above.
+    fn is_frozen(&self, pid: i32) -> io::Result<bool> {
+        let Some(cgroups) = read_if_there(&self.proc.join(pid.to_string()).join("cgroup"))? else {
+            return Ok(false);
+        };
+        // Lines are `ID:CONTROLLERS:PATH` (cgroups(7)); a path may hold colons.
+        for (controllers, path) in cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
+        {
+            let path = Path::new(path.trim_start_matches('/'));
+            let (trees, file, frozen): (&[&str], _, _) = if controllers.is_empty() {
+                (&["", "unified"], "cgroup.events", "frozen 1")
+            } else if controllers.split(',').any(|name| name == "freezer") {
+                (&["freezer"], "freezer.state", "FROZEN")
+            } else {
+                continue;
+            };
+            // One outside of our cgroup namespace cannot be looked at.
+            if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+                continue;
+            }
+            for tree in trees {
+                let state = read_if_there(&self.cgroup.join(tree).join(path).join(file))?;
+                if state.is_some_and(|state| state.lines().any(|line| line == frozen)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a process is left in the cgroup or below it. In v1 every controller has a tree of its own, and any
@@ -238,6 +270,31 @@ mod tests {
         ]);
         assert!(host.cgroup_has_process("docker/a").unwrap());
         assert!(!host.cgroup_has_process("docker/b").unwrap());
+    }
+
+    #[test]
+    fn what_a_freezer_holds_cannot_act() {
+        let stat = |pid| format!("{pid} (x) S {}1 0 7 0 0", "0 ".repeat(16));
+        let (_root, host) = host(&[
+            ("proc/1/stat", &stat(1)),
+            ("proc/1/cgroup", "0::/a:b\n"),
+            ("a:b/cgroup.events", "populated 1\nfrozen 1\n"),
+            ("proc/2/stat", &stat(2)),
+            ("proc/2/cgroup", "0::/c\n"),
+            ("c/cgroup.events", "populated 1\nfrozen 0\n"),
+            ("proc/3/stat", &stat(3)),
+            ("proc/3/cgroup", "5:cpu:/v1\n4:freezer:/v1\n0::/\n"),
+            ("freezer/v1/freezer.state", "FROZEN\n"),
+            ("proc/4/stat", &stat(4)),
+            ("proc/4/cgroup", "4:freezer:/\n0::/hybrid\n"),
+            ("unified/hybrid/cgroup.events", "populated 1\nfrozen 1\n"),
+            ("proc/5/stat", &stat(5)),
+            ("proc/5/cgroup", "4:freezer:/v1/thawed\n0::/../c\n"),
+            ("freezer/v1/thawed/freezer.state", "FREEZING\n"),
+            ("proc/6/stat", &stat(6)),
+        ]);
+        let acts = |pid| host.can_act(Process { pid, start: 7 }).unwrap();
+        assert_eq!([1, 2, 3, 4, 5, 6].map(acts), [false, true, false, false, true, true]);
     }
 
     #[test]

@@ -11,8 +11,9 @@
 //! - **Nothing is lost.** Each waiter looks by itself as well, the first once a second and those behind it less often:
 //!   a waker that was killed between its commit and its byte costs that much time and nothing else.
 //! - **Death.** A waiter is a process with its start time, as the holder of a lease is. The dead are taken out by whoever
-//!   finds one in its way, and by every reconcile. So are the stopped (Ctrl-Z), who could take nothing and would hold up
-//!   everybody: they queue up anew when they go on. No age takes anybody out: a waiter goes when its own time is up.
+//!   finds one in its way, and by every reconcile. So are the stopped (Ctrl-Z) and the frozen (`systemctl
+//!   freeze`), who could take nothing and would hold up everybody: they queue up anew when they go on. No age takes
+//!   anybody out: a waiter goes when its own time is up.
 //! - **Cancelling.** Somebody else may end a wait ([`crate::Store::cancel`]). The waiter is told through its pipe
 //!   before its line goes, so that it knows a line that was cancelled from one that was lost with a damaged file, and
 //!   does not come back.

@@ -289,16 +289,27 @@ fn the_wait_of_a_container_ends_when_it_is_deleted() {
 /// Ctrl-Z: it could take nothing, its own time does not run out, and everybody behind it would wait for it.
 #[test]
 fn who_is_stopped_holds_up_nobody() {
+    assert_holds_up_nobody(Node::stop);
+}
+
+/// `systemctl freeze`.
+#[test]
+fn who_is_frozen_holds_up_nobody() {
+    assert_holds_up_nobody(Node::freeze);
+}
+
+/// `stop` keeps a process from running, or lets it go on.
+fn assert_holds_up_nobody(stop: fn(&Node, Process, bool)) {
     let bench = Bench::new(1);
     let half = bench.holds("half", 500_000);
     let mut stopped = bench.queue("stopped", fraction(1_000_000));
     let mut next = bench.queue("next", fraction(500_000));
     assert!(!bench.granted(&mut next), "it would delay the first");
-    bench.node.stop(stopped.process, true);
+    stop(&bench.node, stopped.process, true);
     assert_eq!(bench.order(), ["next"]);
     assert!(bench.granted(&mut next));
     // It goes on: its place is gone, and it queues up anew.
-    bench.node.stop(stopped.process, false);
+    stop(&bench.node, stopped.process, false);
     assert!(!bench.granted(&mut stopped));
     assert_eq!((bench.order(), bench.pipes()), (vec!["stopped".to_owned()], 1));
     for lease in bench.node.store.leases().unwrap() {

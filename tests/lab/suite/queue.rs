@@ -1,5 +1,6 @@
 //! Waiting for room: who starts when, who is told what, and who leaves the queue.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use fgpu_lab::command::{Output, run, wait_for, wait_until};
@@ -16,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::both("queue::a_release_ends_a_wait", a_release_ends_a_wait),
     Test::once("queue::a_pod_that_gives_up_leaves_the_queue", a_pod_that_gives_up_leaves_the_queue),
     Test::once("queue::a_stopped_run_holds_up_nobody", a_stopped_run_holds_up_nobody),
+    Test::once("queue::a_frozen_run_holds_up_nobody", a_frozen_run_holds_up_nobody),
     Test::once("queue::a_signal_ends_the_wait_of_a_run", a_signal_ends_the_wait_of_a_run),
     Test::once("queue::fgpu_wait_returns_when_there_is_room", fgpu_wait_returns_when_there_is_room),
 ];
@@ -131,14 +133,34 @@ fn a_pod_that_gives_up_leaves_the_queue() {
 }
 
 fn a_stopped_run_holds_up_nobody() {
+    assert_holds_up_nobody("kill -STOP $1", "kill -CONT $1");
+}
+
+/// `systemctl freeze`, by a cgroup of its own.
+fn a_frozen_run_holds_up_nobody() {
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        let freeze =
+            "d=/sys/fs/cgroup/cold; mkdir $d && echo $1 >$d/cgroup.procs && echo 1 >$d/cgroup.freeze";
+        assert_holds_up_nobody(freeze, "echo 0 >/sys/fs/cgroup/cold/cgroup.freeze");
+        run(["rmdir", "/sys/fs/cgroup/cold"]).ok();
+    } else {
+        let freeze = "d=/sys/fs/cgroup/freezer/cold; mkdir $d && echo $1 >$d/cgroup.procs && echo FROZEN >$d/freezer.state";
+        assert_holds_up_nobody(freeze, "echo THAWED >/sys/fs/cgroup/freezer/cold/freezer.state");
+        run(["rmdir", "/sys/fs/cgroup/freezer/cold"]).ok();
+    }
+}
+
+/// `stop` and `go_on` are scripts for a process.
+fn assert_holds_up_nobody(stop: &str, go_on: &str) {
     let whole = asking(FrontEnd::Shim, "1", "0").start();
     let mut stopped = run_waiting();
     let next = waiting(FrontEnd::Shim, "1");
-    run(["kill", "-STOP", &stopped.id().to_string()]).ok();
+    let pid = stopped.id().to_string();
+    run(["sh", "-c", stop, "sh", &pid]).ok();
     wait_until("the end of its wait", || queue().len() == 1);
     whole.remove();
     let next = started(next);
-    run(["kill", "-CONT", &stopped.id().to_string()]).ok();
+    run(["sh", "-c", go_on, "sh", &pid]).ok();
     wait_until("the run in the queue", || queue().len() == 1);
     next.remove();
     let status = wait_for("the end of the run", || stopped.try_wait().expect("it is our child"));
