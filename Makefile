@@ -3,7 +3,8 @@
 # make demo     a quarter of a GPU with docker, in a lab of its own (root)
 # make packages .deb and .rpm in target/packages (cargo-deb, cargo-generate-rpm, cargo-zigbuild: docs/contributing.md)
 # make docs     the generated pages of docs/
-# make test     lints, unit tests, and real Docker, containerd, runc and crun in the lab (root)
+# make test     lints, unit tests, packages, and real Docker, containerd, Podman, runc and crun in the lab (root)
+# make lint, make unit, make packages package-tests, make lab LAB=FILTER: the parts of that
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make bench    measurements for BENCHMARKS.md (root)
