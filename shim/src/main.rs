@@ -26,6 +26,11 @@ use std::process::ExitCode;
 
 use invocation::{Action, Invocation};
 
+// musl's own allocator is slow. Its lock is free in a fork of the relay, which has one thread; the tests have more.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     let invocation = Invocation { args: std::env::args_os().skip(1).collect() };
     let result = match invocation.action() {
