@@ -6,6 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use fgpu_spec::{Code, Error};
@@ -16,6 +17,7 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, execvp, getpid, getppid};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,13 +133,20 @@ fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::i
         failed.store(errno as i32, Ordering::Relaxed);
         127
     };
-    let mut stack = vec![0; STACK + size_of_val(&*words)];
+    // Of a mapping only the pages that the child uses are ever touched; an allocator would fill all of it with zeros.
+    let size = STACK + size_of_val(&*words);
+    let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping, wherever there is room, lies over nothing of ours.
+    let mapping = unsafe { mmap_anonymous(null_mut(), size, access, kind) }?;
+    // SAFETY: the mapping is readable, writable, zeros, that long, and nobody else's. It stays until our end: there is one per
+    // program that we run, and its pages went with the child.
+    let stack = unsafe { std::slice::from_raw_parts_mut(mapping.cast(), size) };
     // SAFETY: the child has a stack of its own, and this thread waits until the child has left our memory: to the memory
     // the child is this thread. No handler of ours runs in it: there is none but the standard library's for faults.
     let pid = unsafe {
         clone(
             Box::new(child),
-            &mut stack,
+            stack,
             CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK,
             Some(Signal::SIGCHLD as i32),
         )
