@@ -63,15 +63,16 @@ impl Events {
     }
 }
 
-/// Does what gives a container its share, with the node's configuration. A refusal is recorded.
+/// Does what gives a container its share, with the node's configuration. A refusal is recorded, that for want of a
+/// configuration that can be read as well.
 ///
 /// # Errors
 /// The configuration is wrong, and what `give` says.
 pub(crate) fn refusals_of<T>(
+    config: Result<Config, Error>,
     container: &Key,
     give: impl FnOnce(&Config) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let config = Config::load();
     let events = match &config {
         Ok(config) => Events::of(config),
         Err(_) => Events::of(&Config::default()),

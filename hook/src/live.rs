@@ -101,7 +101,7 @@ fn give(input: impl Read, timeout: Duration) -> Result<(), Error> {
         Deadline::set(timeout, "fgpu: timed-out: the hook's own time limit passed; try again\n", 1)?;
     let state = State::read(input)?;
     let key = key(&state)?;
-    refusals_of(&key, |config| share(config, &key, state, deadline))
+    refusals_of(Config::load(), &key, |config| share(config, &key, state, deadline))
 }
 
 /// Gives the container of this state what it asks for, if anything.

@@ -38,13 +38,15 @@ pub struct Container<'a> {
 /// `None` means that the container asks for nothing: its `config.json` has not been touched. A bundle that
 /// another front end has prepared already (its grant is alive) is left as it is and its nonce returned.
 ///
+/// `config` is what [`Config::load`] returned: a configuration that cannot be read is a refusal like any other.
+///
 /// # Errors
 /// Every code of [`fgpu_spec::Code`]; nothing is reserved and nothing changed then.
-pub fn prepare(container: &Container<'_>) -> Result<Option<Nonce>, Error> {
+pub fn prepare(config: Result<Config, Error>, container: &Container<'_>) -> Result<Option<Nonce>, Error> {
     let path = container.bundle.join("config.json");
     let mut document = Document::parse(&bundle::read(&path)?)?;
     let write = |document: &Document| bundle::replace(&path, &document.to_string());
-    edit(container, &mut document, Duration::MAX, || Ok(()), write)
+    edit(config, container, &mut document, Duration::MAX, || Ok(()), write)
 }
 
 /// [`prepare`] for a `config.json` that is not in its bundle (yet): `write` puts the edited document where it
@@ -54,6 +56,7 @@ pub fn prepare(container: &Container<'_>) -> Result<Option<Nonce>, Error> {
 /// # Errors
 /// As [`prepare`].
 pub(crate) fn edit<Guard>(
+    config: Result<Config, Error>,
     container: &Container<'_>,
     document: &mut Document,
     longest: Duration,
@@ -61,7 +64,7 @@ pub(crate) fn edit<Guard>(
     write: impl FnOnce(&Document) -> Result<(), Error>,
 ) -> Result<Option<Nonce>, Error> {
     let key = Key { namespace: container.namespace.into(), id: container.id.into() };
-    refusals_of(&key, |config| edit_for(&key, config, container, document, longest, guard, write))
+    refusals_of(config, &key, |config| edit_for(&key, config, container, document, longest, guard, write))
 }
 
 fn edit_for<Guard>(

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use fgpu_spec::{Code, Error};
 
-/// The directory of the running program.
+/// The directory of the running program, without a link in it (proc_pid_exe(5)).
 fn directory() -> Result<PathBuf, Error> {
     let link = std::path::Path::new("/proc/self/exe");
     let program = std::fs::read_link(link).map_err(|error| Error::io("read", link, &error))?;
@@ -18,7 +18,10 @@ fn directory() -> Result<PathBuf, Error> {
 
 /// The path of another program of this installation.
 pub(crate) fn sibling(name: &str) -> Result<PathBuf, Error> {
-    let path = directory()?.join(name);
+    there(directory()?.join(name))
+}
+
+fn there(path: PathBuf) -> Result<PathBuf, Error> {
     if path.exists() {
         return Ok(path);
     }
@@ -27,8 +30,10 @@ pub(crate) fn sibling(name: &str) -> Result<PathBuf, Error> {
 
 /// The path of a quota library of this installation.
 pub(crate) fn library(name: &str) -> Result<PathBuf, Error> {
-    let path = directory()?.join("../lib/fgpu").join(name);
-    std::fs::canonicalize(&path).map_err(|error| Error::io("find the quota library", &path, &error))
+    let mut path = directory()?;
+    path.pop();
+    path.extend(["lib/fgpu", name]);
+    there(path)
 }
 
 /// Runs `fgpu inventory --refresh`: the one program that loads NVML, so that a crash in the driver kills only it.

@@ -40,13 +40,11 @@ pub(crate) fn log_for(command_line: &[OsString], error: &Error) {
 
 fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Error> {
     // Whatever is wrong with the configuration, a container that runs can be stopped and deleted.
-    let runtimes = match arguments.verb {
-        Verb::Create | Verb::Run => Config::load()?.runtimes,
-        Verb::Delete | Verb::Other => Config::runtimes(),
-    };
+    let config = Config::load();
+    let runtimes = config.as_ref().map_or_else(|_| Config::runtimes(), |config| config.runtimes.clone());
     let real = real_runtime(&runtimes)?;
     match (arguments.verb, &arguments.id) {
-        (Verb::Create | Verb::Run, Some(id)) => make(arguments, id, &real, command_line),
+        (Verb::Create | Verb::Run, Some(id)) => make(config, arguments, id, &real, command_line),
         (Verb::Delete, Some(id)) => {
             let ended = run_real(&real, command_line)?;
             if ended.success() {
@@ -58,22 +56,31 @@ fn serve(arguments: &Arguments, command_line: &[OsString]) -> Result<Ended, Erro
     }
 }
 
-fn make(arguments: &Arguments, id: &str, real: &Path, command_line: &[OsString]) -> Result<Ended, Error> {
+fn make(
+    config: Result<Config, Error>,
+    arguments: &Arguments,
+    id: &str,
+    real: &Path,
+    command_line: &[OsString],
+) -> Result<Ended, Error> {
     let bundle = std::path::absolute(arguments.bundle.as_deref().unwrap_or(Path::new(".")))
         .map_err(|error| Error::io("find the bundle", Path::new("."), &error))?;
     let namespace = namespace(arguments, real);
     let state_file = arguments.pid_file.clone().unwrap_or_else(|| state_file(arguments, real, id));
     let pid_file = std::path::absolute(&state_file).unwrap_or(state_file);
     let maker = Process::current()?;
-    let nonce = prepare(&Container {
-        namespace: &namespace,
-        id,
-        bundle: &bundle,
-        rootfs: &[],
-        maker,
-        pid_file: Some(pid_file.clone()),
-        poststop: true,
-    })?;
+    let nonce = prepare(
+        config,
+        &Container {
+            namespace: &namespace,
+            id,
+            bundle: &bundle,
+            rootfs: &[],
+            maker,
+            pid_file: Some(pid_file.clone()),
+            poststop: true,
+        },
+    )?;
     let Some(nonce) = nonce else {
         return Err(become_runtime(real, command_line));
     };

@@ -12,6 +12,7 @@ use anyhow::Context;
 use containerd_shim_protos::api::CreateTaskRequest;
 use containerd_shim_protos::protobuf::Message;
 use fgpu_allocator::Process;
+use fgpu_hook::config::Config;
 use fgpu_hook::{Container, RootfsMount};
 use fgpu_spec::Nonce;
 use nix::sys::prctl::set_pdeathsig;
@@ -119,7 +120,7 @@ fn prepare(namespace: &str, maker: i32, request: &[u8]) -> anyhow::Result<Prepar
         pid_file: Some(bundle.join("init.pid")),
         poststop: false,
     };
-    Ok(match fgpu_hook::prepare(&container) {
+    Ok(match fgpu_hook::prepare(Config::load(), &container) {
         Ok(None) => Prepared::Nothing,
         Ok(Some(nonce)) => Prepared::Granted(nonce),
         Err(error) => Prepared::Failed(error.code.to_string(), error.to_string()),

@@ -62,7 +62,7 @@ pub fn precreate(input: impl Read, mut output: impl Write, timeout: Duration) ->
         pid_file: pid_file(&text),
         poststop: true,
     };
-    prepare::edit(&container, &mut document, deadline.left(WORK), Held::new, answer).map(|_| ())
+    prepare::edit(Ok(config), &container, &mut document, deadline.left(WORK), Held::new, answer).map(|_| ())
 }
 
 /// The container's id and the namespace of its lease, both from the bundle's path.
