@@ -34,7 +34,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::address::Identity;
 use crate::invocation::Invocation;
-use crate::job::{Prepared, Work};
+use crate::job::Work;
 use crate::{log, sys};
 
 use call::Call;
@@ -282,7 +282,12 @@ impl Relay {
             }),
             Token::Call(key) => self.pump_forward(*key, ready, buffer),
             Token::Job(key) => {
-                if self.jobs.get_mut(key).is_some_and(Job::read) {
+                let Some(job) = self.jobs.get_mut(key) else { return };
+                let ended = job.read();
+                if let Some((call, prepared)) = job.result() {
+                    self.prepared(call, Some(prepared), "");
+                }
+                if ended {
                     self.job_ended(*key);
                 }
             }
@@ -381,9 +386,10 @@ impl Relay {
 
     fn job_ended(&mut self, key: u64) {
         let Some(job) = self.jobs.remove(&key) else { return };
-        let (purpose, output, how) = job.finish();
+        let (purpose, how) = job.finish();
         match purpose {
-            Purpose::Prepare(call) => self.prepared(call, Prepared::parse(&output), &how),
+            Purpose::Prepare(call) => self.prepared(call, None, &how),
+            Purpose::Prepared => {}
             Purpose::Activate(id) => self.stepped(&id, false),
             Purpose::Release(id) => self.stepped(&id, true),
         }

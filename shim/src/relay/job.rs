@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::job::Work;
+use crate::job::{Prepared, Work};
 use crate::{log, sys};
 
 use super::Setup;
@@ -18,6 +18,8 @@ use super::Setup;
 pub(super) enum Purpose {
     /// Of the call with this key.
     Prepare(u64),
+    /// Of a call that has its result: there is nothing left but the job's end.
+    Prepared,
     /// Of the container with this id.
     Activate(String),
     /// Of the container with this id.
@@ -67,15 +69,23 @@ impl Job {
         }
     }
 
-    /// Reaps the job. Returns what it wrote, and how it ended.
-    pub(super) fn finish(self) -> (Purpose, Vec<u8>, String) {
+    /// The result of a reservation, once, as soon as it is there: the process may take a while to be gone.
+    pub(super) fn result(&mut self) -> Option<(u64, Prepared)> {
+        let Purpose::Prepare(call) = self.purpose else { return None };
+        let prepared = Prepared::parse(&self.output)?;
+        self.purpose = Purpose::Prepared;
+        Some((call, prepared))
+    }
+
+    /// Reaps the job. Returns what it was for, and how it ended.
+    pub(super) fn finish(self) -> (Purpose, String) {
         let how = match reap(self.pid) {
             Ok(WaitStatus::Exited(_, status)) => format!("exit status {status}"),
             Ok(WaitStatus::Signaled(_, signal, _)) => format!("killed by {signal}"),
             Ok(other) => format!("{other:?}"),
             Err(error) => error.to_string(),
         };
-        (self.purpose, self.output, how)
+        (self.purpose, how)
     }
 
     /// Ends the job wherever it is.

@@ -308,6 +308,23 @@ fn a_grant_lives_from_create_to_delete() {
 }
 
 #[test]
+fn a_reservation_counts_from_its_result_on() {
+    let bench = Bench::new(&format!("{GRANT}; [ $action = fgpu-release ] || read line <${{0%/*}}/go"));
+    let control = bench.stock.recv().unwrap();
+    nix::unistd::mkfifo(&bench.at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (client, stock) = bench.client();
+    let sent = create(1, "c1", &bench.bundle("c1"));
+    send(&client, &sent);
+    let call = bench.stock.recv().unwrap();
+    assert_eq!(read_frame(&call), sent, "while the job has not ended");
+    std::fs::write(bench.at("go"), "\n").unwrap();
+    send(&call, &error_frame(1, Code::INTERNAL, "no"));
+    assert_eq!(error_of(&read_frame(&client)).2, "no");
+    let jobs = bench.end(control, vec![stock]);
+    assert_eq!(jobs.len(), 2, "{jobs:?}");
+}
+
+#[test]
 fn a_refusal_never_reaches_the_stock_shim() {
     let bench = Bench::new("echo failed no-capacity fgpu: no-capacity: 100% taken");
     let control = bench.stock.recv().unwrap();
