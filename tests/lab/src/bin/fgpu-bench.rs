@@ -1,15 +1,15 @@
 //! `make bench`, the part that runs inside the lab: what fgpu adds to a create, to a `docker run` and to memory.
 //!
 //! Two ways of doing the same thing are timed in turns in one run; what is added is the median over the rounds of the
-//! difference within a round, so that what else the machine does meets both. Run by `tests/lab/bench`; prints one
-//! Markdown table row per figure.
+//! difference within a round, so that what else the machine does meets both, with its 95% interval: a `docker run` takes
+//! ten milliseconds more or less from one to the next. Run by `tests/lab/bench`; prints one Markdown table row per figure.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const ROUNDS: usize = 150;
-const DOCKER_ROUNDS: usize = 100;
+const ROUNDS: usize = 200;
+const DOCKER_ROUNDS: usize = 400;
 /// The argument with which this program is a hook.
 const TIMED: &str = "--time-hook";
 const TIMES: &str = "/tmp/fgpu-bench-times";
@@ -226,8 +226,19 @@ fn median<T: Ord>(mut times: Vec<T>) -> T {
 fn row(figure: &str, without: Vec<Duration>, with: Vec<Duration>, limit: &str) {
     let signed = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
     let rounds = without.iter().zip(&with);
-    let added = median(rounds.map(|(without, with)| signed(*with) - signed(*without)).collect()) as f64 / 1e6;
+    let added: Vec<_> = rounds.map(|(without, with)| signed(*with) - signed(*without)).collect();
+    let [least, added, most] = middle(added).map(|nanoseconds| nanoseconds as f64 / 1e6);
     let milliseconds = |times| median::<Duration>(times).as_secs_f64() * 1e3;
     let (without, with) = (milliseconds(without), milliseconds(with));
-    println!("| {figure} | {without:.2} ms | {with:.2} ms | {added:.2} ms | {limit} |");
+    println!(
+        "| {figure} | {without:.2} ms | {with:.2} ms | {added:.2} ms ({least:.2} to {most:.2}) | {limit} |"
+    );
+}
+
+/// The median between the ends of its 95% interval: how many of n values lie below the true median is binomial, n/2 with a
+/// standard deviation of √n/2, whatever their distribution.
+fn middle(mut values: Vec<i64>) -> [i64; 3] {
+    values.sort_unstable();
+    let (half, reach) = (values.len() / 2, (0.98 * (values.len() as f64).sqrt()).ceil() as usize);
+    [half.saturating_sub(reach), half, half + reach].map(|at| values[at.min(values.len() - 1)])
 }
