@@ -116,6 +116,14 @@ impl Bench {
         .collect()
     }
 
+    /// The pid of the one relay. Its arguments can be read a moment after execve(2) has let `start` go on.
+    fn relay(&self) -> i32 {
+        wait_until(|| !self.relays().is_empty());
+        let relays = self.relays();
+        assert_eq!(relays.len(), 1, "{relays:?}");
+        relays[0]
+    }
+
     /// The stock shim ends.
     fn end(&mut self) {
         let _ = self.process.kill();
@@ -207,7 +215,7 @@ fn the_relay_outlives_what_people_send_to_shims() {
     use nix::sys::signal::{Signal, kill};
     let bench = Bench::new();
     assert!(bench.run(&["start"]).status.success());
-    let relay = nix::unistd::Pid::from_raw(bench.relays()[0]);
+    let relay = nix::unistd::Pid::from_raw(bench.relay());
     bench.call();
     for signal in [
         Signal::SIGTERM,
@@ -270,9 +278,7 @@ fn delete_ends_the_stock_shim_behind_a_dead_relay() {
     );
     assert!(bench.process.try_wait().unwrap().is_none());
 
-    let relays = bench.relays();
-    assert_eq!(relays.len(), 1);
-    let killed = Command::new("kill").args(["-KILL", &relays[0].to_string()]).status().unwrap();
+    let killed = Command::new("kill").args(["-KILL", &bench.relay().to_string()]).status().unwrap();
     assert!(killed.success());
     wait_until(|| bench.relays().is_empty());
     let output = bench.run(&["-bundle", bench.at("bundle").to_str().unwrap(), "delete"]);
