@@ -21,7 +21,8 @@ use fgpu_hook::{live, say};
 use fgpu_spec::Nonce;
 
 const USAGE: &str = "usage: fgpu-hook createRuntime|prestart|precreate [--timeout SECONDS]\n       \
-                     fgpu-hook poststop [NONCE]";
+                     fgpu-hook poststop [NONCE]\n       \
+                     fgpu-hook limit NONCE [--insist]";
 
 /// The time that the driver has for a memory limit; the hook's definition gives more.
 const LIMIT: Duration = Duration::from_secs(50);
