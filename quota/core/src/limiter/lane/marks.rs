@@ -1,0 +1,210 @@
+//! Which launches wait for a mark, and when they get it.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::held::BRIEF;
+use super::work::State;
+use super::{Lane, Stream};
+use crate::limiter::{Events, Grant, Host};
+
+/// Streams whose launches can wait for a mark.
+pub(super) const NOTES: usize = 32;
+/// Launches of a stream until they are marked.
+const CLOSE: u64 = 16;
+/// What is launched so much later than the launch before is marked at once, nanoseconds.
+const APART: u64 = 25_000;
+/// The longest time between marks while launches go on, nanoseconds.
+const LONG: u64 = 500_000;
+/// A stream that has had no launch for so long may have ended since: it is asked before it is marked.
+const LATE: u64 = 200_000;
+
+/// A stream whose launches are not marked yet.
+#[derive(Default)]
+pub(super) struct Note {
+    /// The stream's handle, or the thread; 0: nobody.
+    pub(super) key: AtomicUsize,
+    /// Of a thread's: launches since its last mark, and when the last was.
+    launches: AtomicU64,
+    at: AtomicU64,
+}
+
+impl Stream {
+    pub(super) fn key(self, host: &impl Host) -> usize {
+        match self {
+            Self::Shared(handle) => handle.max(2),
+            Self::OwnThread => of_thread(host),
+        }
+    }
+}
+
+/// No address has this bit.
+const THREAD: usize = 1 << 63;
+
+fn of_thread(host: &impl Host) -> usize {
+    host.thread() | THREAD
+}
+
+fn is_thread(key: usize) -> bool {
+    key & THREAD != 0
+}
+
+impl Lane {
+    /// Counts a launch that was let go at `now` and that the driver took.
+    #[inline]
+    pub fn after(&self, now: u64, grant: &Grant<'_>, stream: Stream, host: &impl Host, events: &impl Events) {
+        let (found, is_own_due) = self.note(stream.key(host), now);
+        self.launched.fetch_add(1, Ordering::AcqRel);
+        self.leave();
+        let apart = now.saturating_sub(self.launched_at.swap(now, Ordering::Relaxed)) >= APART;
+        let since = self.marked.fetch_add(1, Ordering::Relaxed) + 1;
+        let due = apart
+            || is_own_due
+            || !found
+            || since >= CLOSE * 4
+            || (since >= CLOSE && self.is_due(since))
+            || now.saturating_sub(self.marked_at.load(Ordering::Relaxed)) >= LONG;
+        if due {
+            self.mark_with(now, grant, (!found).then_some(stream), false, host, events);
+        }
+    }
+
+    /// Many streams are marked less often: each mark is one record for each of them.
+    #[cold]
+    fn is_due(&self, since: u64) -> bool {
+        let streams = self.notes.iter().filter(|note| note.key.load(Ordering::Relaxed) != 0).count();
+        since >= CLOSE * streams.clamp(1, 4) as u64
+    }
+
+    /// The places in which a stream can be noted.
+    #[inline]
+    fn notes_of(&self, key: usize) -> impl Iterator<Item = &Note> {
+        let hash = (key >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 59;
+        (0..4).map(move |probe| &self.notes[(hash + probe) % NOTES])
+    }
+
+    #[inline]
+    fn is_noted(&self, key: usize) -> bool {
+        self.notes_of(key).any(|note| note.key.load(Ordering::Acquire) == key)
+    }
+
+    /// Whether there is something that this thread could mark: what another one marked leaves out this one's own stream.
+    #[inline]
+    fn is_unmarked(&self, host: &impl Host) -> bool {
+        self.marked.load(Ordering::Relaxed) != 0 || self.is_noted(of_thread(host))
+    }
+
+    /// Notes a launch in a stream: whether there was room, and whether it is a thread's that has to be marked now.
+    #[inline]
+    fn note(&self, key: usize, now: u64) -> (bool, bool) {
+        for note in self.notes_of(key) {
+            let is = note.key.load(Ordering::Relaxed);
+            let is_ours = is == key
+                || (is == 0
+                    && match note.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed) {
+                        Ok(_) => true,
+                        Err(now) => now == key,
+                    });
+            if !is_ours {
+                continue;
+            }
+            if !is_thread(key) {
+                return (true, false);
+            }
+            let apart = now.saturating_sub(note.at.swap(now, Ordering::Relaxed)) >= APART;
+            let many = note.launches.fetch_add(1, Ordering::Relaxed) + 1 >= CLOSE;
+            return (true, apart || many);
+        }
+        (false, false)
+    }
+
+    /// Marks what is not marked yet, if there is anything.
+    pub fn mark(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        if self.is_unmarked(host) {
+            self.mark_with(now, grant, None, false, host, events);
+        }
+    }
+
+    /// Likewise some time after the last launch: what has ended since is not said to have ended now.
+    pub(in crate::limiter) fn mark_late(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        let is_late = now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= LATE;
+        if is_late && self.is_unmarked(host) {
+            self.mark_with(now, grant, None, true, host, events);
+        }
+    }
+
+    #[cold]
+    fn mark_with(
+        &self,
+        now: u64,
+        grant: &Grant<'_>,
+        also: Option<Stream>,
+        late: bool,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
+        let own = of_thread(host);
+        let is_ours_alone = also.is_some() || self.is_noted(own);
+        let held = if is_ours_alone { self.hold_soon(now, host) } else { self.hold(host) };
+        let Some(held) = held else { return };
+        let state = held.state();
+        let launches = self.launched.load(Ordering::Acquire);
+        let unmarked = self.marked.swap(0, Ordering::Relaxed);
+        self.marked_at.store(now, Ordering::Relaxed);
+        let mut recorded = false;
+        let mut left = false;
+        let mut mark = |state: &mut State, stream: Stream| {
+            if late && events.is_idle(stream) {
+                return;
+            }
+            match state.record(launches, stream, events) {
+                true => recorded = true,
+                false => left = true,
+            }
+        };
+        for note in &self.notes {
+            let key = note.key.load(Ordering::Acquire);
+            if key == 0 || (is_thread(key) && key != own) {
+                continue;
+            }
+            note.key.store(0, Ordering::Release);
+            note.launches.store(0, Ordering::Relaxed);
+            mark(state, if key == own { Stream::OwnThread } else { Stream::Shared(key) });
+        }
+        if let Some(stream) = also {
+            mark(state, stream);
+        }
+        state.covered = launches;
+        if late && !recorded && !left && state.count == 0 && !state.pending {
+            // All has ended, at a time that nobody saw.
+            let guess = state.ended.saturating_add(unmarked.saturating_mul(self.average()));
+            state.ended = guess.min(now.saturating_sub(state.from));
+            self.retired.store(launches, Ordering::Release);
+        }
+        self.look(state, now, grant, events);
+    }
+
+    /// Before a wait for the GPU: marks what this thread can mark.
+    #[inline]
+    pub fn before_wait(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        if self.is_unmarked(host) {
+            self.mark_late(host.now(), grant, host, events);
+            self.mark(host.now(), grant, host, events);
+        }
+    }
+
+    /// A stream is about to end: marks what was launched into it, since no thread may name it any more afterwards.
+    pub fn before_end(&self, stream: usize, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        let key = Stream::Shared(stream).key(host);
+        if self.is_noted(key) {
+            self.mark(host.now(), grant, host, events);
+        }
+        // Another thread may be recording in it at this moment; it does not wait for us with its lock held.
+        for _ in 0..1000 {
+            if self.lock.load(Ordering::Acquire) == 0 && !self.is_noted(key) {
+                break;
+            }
+            host.sleep(BRIEF);
+            self.mark(host.now(), grant, host, events);
+        }
+    }
+}

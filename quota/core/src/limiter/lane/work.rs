@@ -1,0 +1,239 @@
+//! The time at work: when it began, what is under way, and what of it is charged.
+
+use core::sync::atomic::Ordering;
+
+use fgpu_wire::ledger::Span;
+
+use super::{Lane, Stream};
+use crate::limiter::{Events, Grant, Host};
+
+/// Marks that can be under way at a time.
+const MARKS: usize = 64;
+/// How long after its last kernel a lane most likely is idle, beyond what its kernels take on average.
+const SPARE: u64 = 1_000_000;
+/// The longest that it says to be busy.
+const BUSY: u64 = 500_000_000;
+
+/// A record after launches.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    event: usize,
+    /// How many launches of the lane came before it.
+    launches: u64,
+}
+
+/// What one thread at a time changes. All zeros is the beginning.
+pub(super) struct State {
+    /// Recorded before the first launch of the time at work; 0: not made yet.
+    start: usize,
+    /// The GPU has not come to `start` yet: the stream waits for something.
+    pub(super) pending: bool,
+    /// When the time at work began.
+    pub(super) from: u64,
+    /// How much of it was charged, and what the account said then.
+    charged: u64,
+    before: u64,
+    /// What of it was paid in advance and is not used yet.
+    prepaid: u64,
+    /// How long after the beginning the latest of the marks that are done was.
+    pub(super) ended: u64,
+    /// Launches that are behind a mark.
+    pub(super) covered: u64,
+    /// What this process last told others.
+    busy: u64,
+    /// Marks under way: `count` of them from `first` on.
+    first: usize,
+    pub(super) count: usize,
+    marks: [Mark; MARKS],
+    /// Events that are not in use.
+    spare: [usize; MARKS],
+    spares: usize,
+}
+
+impl Lane {
+    /// Begins the time at work, if the lane is idle; `prepaid` of it is paid. `false`: it does not begin now.
+    pub(in crate::limiter) fn start(
+        &self,
+        now: u64,
+        grant: &Grant<'_>,
+        stream: Stream,
+        prepaid: u64,
+        host: &impl Host,
+        events: &impl Events,
+    ) -> bool {
+        if self.is_at_work() {
+            return false;
+        }
+        let Some(held) = self.hold_soon(now, host) else { return false };
+        let state = held.state();
+        if self.is_at_work() {
+            return false;
+        }
+        if state.start == 0 {
+            let Some(event) = events.create() else { return false };
+            state.start = event;
+        }
+        // In a stream that waits, the work begins when the stream comes to it; unless it waits for what another thread has launched.
+        let waits = self.calling.load(Ordering::Acquire) <= 1 && !events.is_idle(stream);
+        if !events.record(state.start, stream) {
+            return false;
+        }
+        (state.pending, state.from, state.charged, state.ended) = (waits, now, 0, 0);
+        (state.before, state.prepaid) = (grant.account.charged(), prepaid);
+        self.at_work.store(1, Ordering::Release);
+        self.tell(state, grant, now);
+        true
+    }
+
+    /// Charges what has been worked since the last look.
+    pub fn settle(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        if !self.is_at_work() {
+            return;
+        }
+        if let Some(held) = self.hold(host) {
+            self.look(held.state(), now, grant, events);
+        }
+    }
+
+    pub(super) fn look(&self, state: &mut State, now: u64, grant: &Grant<'_>, events: &impl Events) {
+        if !self.is_at_work() {
+            // Nobody saw the beginning: whoever launched found the lane held by another thread.
+            if state.count == 0 {
+                self.retired.store(state.covered, Ordering::Release);
+                return;
+            }
+            (state.pending, state.from, state.charged, state.ended) = (false, now, 0, 0);
+            state.before = grant.account.charged();
+            self.at_work.store(1, Ordering::Release);
+        }
+        if state.pending && state.start != 0 {
+            if !events.is_done(state.start) {
+                self.tell(state, grant, now);
+                return;
+            }
+            (state.pending, state.from) = (false, now);
+        }
+        let length = now.saturating_sub(state.from);
+        while state.count > 0 {
+            let mark = state.marks[state.first % MARKS];
+            if !events.is_done(mark.event) {
+                break;
+            }
+            let ended = events.elapsed(state.start, mark.event).unwrap_or(length);
+            self.retire(state, mark, ended.min(length));
+        }
+        // In this order: who leaves has counted what he launched.
+        let all_marked = self.calling.load(Ordering::Acquire) == 0
+            && self.launched.load(Ordering::Acquire) <= state.covered;
+        let until = if state.count > 0 { length } else { state.ended };
+        state.charge(until, grant, self.credit(grant));
+        if state.count == 0 && all_marked {
+            state.refund(grant);
+            self.retired.fetch_max(state.covered, Ordering::AcqRel);
+            self.at_work.store(0, Ordering::Release);
+            if let Some(turn) = grant.turn {
+                state.busy = turn.done(now, state.busy);
+            }
+        } else {
+            self.tell(state, grant, now);
+        }
+    }
+
+    fn retire(&self, state: &mut State, mark: Mark, ended: u64) {
+        state.first = (state.first + 1) % MARKS;
+        state.count -= 1;
+        state.spare[state.spares % MARKS] = mark.event;
+        state.spares += 1;
+        let launches = mark.launches.saturating_sub(self.retired());
+        if launches > 0 && !state.pending {
+            let each = (ended.saturating_sub(state.ended) / launches).max(1);
+            let average = self.average();
+            let next = if average == 0 { each } else { (average * 3 + each) / 4 };
+            self.average.store(next.max(1), Ordering::Relaxed);
+            self.retired.store(mark.launches, Ordering::Release);
+        }
+        state.ended = state.ended.max(ended);
+    }
+
+    /// Tells the other containers how long this one most likely has work on the GPU.
+    fn tell(&self, state: &mut State, grant: &Grant<'_>, now: u64) {
+        if let Some(turn) = grant.turn {
+            let left = self.under_way().saturating_mul(self.average()).saturating_add(SPARE);
+            state.busy = now + left.min(BUSY);
+            turn.busy(state.busy);
+        }
+    }
+
+    /// The context ends, and its events with it. What was under way is charged up to now. `false`: the state cannot be had,
+    /// and still names those events.
+    pub fn close(&self, now: u64, grant: &Grant<'_>, host: &impl Host) -> bool {
+        let Some(held) = self.hold_soon(now, host) else { return false };
+        let state = held.state();
+        if self.is_at_work() && !state.pending {
+            state.charge(now.saturating_sub(state.from), grant, self.credit(grant));
+        }
+        state.refund(grant);
+        if let Some(turn) = grant.turn {
+            turn.done(now, state.busy);
+        }
+        (state.start, state.count, state.spares, state.pending) = (0, 0, 0, false);
+        state.covered = self.launched.load(Ordering::Acquire);
+        for note in &self.notes {
+            note.key.store(0, Ordering::Release);
+        }
+        self.marked.store(0, Ordering::Relaxed);
+        self.retired.store(state.covered, Ordering::Release);
+        self.at_work.store(0, Ordering::Release);
+        true
+    }
+}
+
+impl State {
+    pub(super) fn record(&mut self, launches: u64, stream: Stream, events: &impl Events) -> bool {
+        if self.count == MARKS {
+            return false;
+        }
+        let event = match self.spares.checked_sub(1) {
+            Some(last) => {
+                self.spares = last;
+                self.spare[last % MARKS]
+            }
+            None => match events.create() {
+                Some(event) => event,
+                None => return false,
+            },
+        };
+        if !events.record(event, stream) {
+            self.spare[self.spares % MARKS] = event;
+            self.spares += 1;
+            return false;
+        }
+        self.marks[(self.first + self.count) % MARKS] = Mark { event, launches };
+        self.count += 1;
+        true
+    }
+
+    /// Charges the time at work up to `until` after its beginning.
+    fn charge(&mut self, until: u64, grant: &Grant<'_>, credit: u64) {
+        let Some(length) = until.checked_sub(self.charged).filter(|&length| length > 0) else { return };
+        let span = Span { from: self.from.saturating_add(self.charged), length, before: self.before };
+        let ppm = grant.share().1;
+        let time = grant.account.charge(span, ppm, credit, grant.ahead(), self.prepaid);
+        self.prepaid = self.prepaid.saturating_sub(time);
+        if let Some(turn) = grant.turn {
+            turn.advance(time, ppm);
+        }
+        if let Some(part) = grant.part {
+            part.add(span.from.saturating_add(length), time);
+        }
+        self.charged = until;
+        self.before = grant.account.charged();
+    }
+
+    /// What was paid in advance and is not used is given back.
+    fn refund(&mut self, grant: &Grant<'_>) {
+        if self.prepaid != 0 {
+            grant.account.refund(core::mem::take(&mut self.prepaid), grant.share().1);
+        }
+    }
+}
