@@ -10,9 +10,12 @@
 //! ([`Compute`]), which takes the union of what its processes report, and moves on until
 //! when the container has paid.
 //!
+//! A stream may have to wait before the first of these events comes, for a copy for one. When it came is told only by what has
+//! ended since: the time at work began so long before now, and not later.
+//!
 //! What counts too much: time that a kernel in the middle of others waits for a copy or for another GPU; gaps of some
-//! microseconds between kernels; and after a last burst of launches of which nobody awaits the end, the average of such kernels
-//! instead of their time. What counts too little: up to fifteen launches close together in the default stream of a thread
+//! microseconds between kernels; after a burst of launches of which nobody awaits the end, the average of such kernels
+//! instead of their time; and if the program then copies before it launches again, the time until that copy has ended. What counts too little: up to fifteen launches close together in the default stream of a thread
 //! that afterwards neither launches nor waits.
 //!
 //! Of threads that launch into default streams of their own each can mark its own only. One that finds the state held by another
@@ -21,7 +24,8 @@
 //! # When a launch may go
 //!
 //! 1. `cap`: what was used is paid for. Else the launch sleeps until then. The first one of a lane pays in advance what a kernel takes on
-//!    average: of several processes that wait for that moment one goes.
+//!    average: of several processes that wait for that moment one goes. The very first one of a context, of which nobody knows how long it is,
+//!    is waited for: it is charged while it runs, and the next process goes when it is paid for.
 //! 2. No more is under way than fills [`AHEAD`]: what is launched cannot be taken back, so it must be little. A lane whose
 //!    kernels do not end gets a launch in all the same after [`PATIENCE`]: they may be waiting for it. If it has not paid, either,
 //!    the next one waits twice as long, until it has paid.
@@ -35,13 +39,18 @@
 //! # What a cap is
 //!
 //! A kernel cannot be interrupted. One of `k` seconds at a share of `s` is paid for after `k / s`, and then the next one goes. A second
-//! that begins with a kernel may so hold one too many: at most `s + k (1 - s)` of it, which is within 3 points for kernels
-//! of up to 33 ms at a share of 10 %, 40 ms at 25 %, 60 ms at 50 % and 300 ms at 90 %. Longer ones could be kept within 3 points by
-//! longer pauses only, and those would cost the share: at 25 % no second may then hold more than two kernels of 100 ms and
-//! four fifths of a third, so each would begin 920 ms after the last but one, which makes 21.7 %. The average is worth more,
-//! and holds for kernels of every length.
+//! holds `n = ⌊s / k⌋` such periods and a rest of `r = 1 - n k / s`, and so at most `n k + min(k, r)` of kernels. That is more than
+//! the share by `min(k, r) - s r`, which is most where `r = k`: `k (1 - s)`. (111 ms at 25 %: two periods of 444 ms and 111 ms, which is 33.3 %.)
+//! So within 3 points are all kernels of up to 33 ms at a share of 10 %, 40 ms at 25 %, 60 ms at 50 % and 300 ms at 90 %, and of the longer
+//! ones those of which `r` is small: 60 ms at 25 % make 28 %. A container that had to leave the GPU to others makes up for 20 ms of it besides.
 //!
-//! How long a kernel is, is known of those before it. (Of the first ones of many processes nothing is: for a second they may take more.) So once more than that goes ahead where short kernels are followed by long
+//! Could longer ones be kept within 3 points? Let `m` of them fit into `s + 0.03` seconds, and `p` be what is left there. From the beginning
+//! of one to that of the `m`-th after it at least `1 - p` must pass, else the second that begins with it holds more. That is at most
+//! `m k / (1 - p)` of the GPU: at 25 % for 100 ms `0.2 / 0.92`, 21.7 % and so 87 % of the share; for 150 ms 17.2 %; for 300 ms nothing at all. So 3 points
+//! over any second and 95 % of the share exclude each other there, for every limiter. The average is worth more, and holds for kernels of
+//! every length.
+//!
+//! How long a kernel is, is known of those before it. So once more than that goes ahead where short kernels are followed by long
 //! ones: what the host launches before the first of them has ended, at most `MOST`. And where the first ones of a
 //! context are longer than [`PATIENCE`], one goes for each time that this passes.
 //!
@@ -66,6 +75,9 @@ pub use lanes::Lanes;
 
 /// How much work may be under way that has not been measured, nanoseconds of the GPU.
 pub const AHEAD: u64 = 4_000_000;
+/// The most that is paid for in advance, nanoseconds of the GPU: until somebody looks whether the kernel was shorter than those before it the
+/// other processes of the container wait for that.
+const BEFOREHAND: u64 = 250_000_000;
 /// Launches that may go before the lane is looked at again.
 const MOST: u64 = 128;
 /// Launches that may be under way before any has been measured. A first kernel may be a long one.
@@ -88,6 +100,8 @@ const LONGEST: u64 = 100_000_000;
 const PAUSE: u64 = 30_000_000;
 /// How far ahead of its share a container in `share` mode is thought to be: what it used while others were idle is not a debt.
 const FORGIVEN: u64 = 100_000_000;
+/// The whole GPU, ppm.
+const WHOLE: u32 = 1_000_000;
 /// Shortest sleeps while kernels end.
 const SHORT: u64 = 50_000;
 
@@ -147,9 +161,13 @@ impl Grant<'_> {
         at_share(MADE_UP, self.share().1).min(LONGEST)
     }
 
-    /// How far beyond what was used the container is thought to have paid.
-    fn ahead(&self) -> u64 {
-        if self.share().0 == COMPUTE_CAP { u64::MAX } else { FORGIVEN }
+    /// How far beyond what was used a container whose kernels take so long is thought to have paid, nanoseconds: one of them is
+    /// paid for by turns that others have before it.
+    fn ahead(&self, kernel: u64) -> u64 {
+        match self.share() {
+            (COMPUTE_CAP, _) => u64::MAX,
+            (_, ppm) => at_share(kernel, ppm).saturating_add(FORGIVEN),
+        }
     }
 }
 
@@ -157,6 +175,8 @@ impl Grant<'_> {
 struct Wait {
     /// Whether it has had to wait for its container's turn.
     turn: bool,
+    /// And until its container had paid.
+    owed: bool,
     /// How many launches had ended when it last looked, and when that changed.
     progress: (u64, u64),
     /// Whether it goes though its container owes, since kernels do not end.
@@ -196,11 +216,11 @@ impl Lane {
         }
         self.mark_late(now, grant, host, events);
         self.arrive(now);
-        let mut wait = Wait { turn: false, progress: (self.retired(), now), unpaid: false };
+        let mut wait = Wait { turn: false, owed: false, progress: (self.retired(), now), unpaid: false };
         let prepaid = loop {
             self.settle(now, grant, host, events);
             let nap = match self.step(now, grant, &mut wait, host) {
-                Answer::Go => match self.prepay(now, grant, wait.turn) {
+                Answer::Go => match self.prepay(now, grant, &wait) {
                     Some(prepaid) if self.enter(wait.unpaid || self.is_stuck(now, &mut wait)) => {
                         break prepaid;
                     }
@@ -234,6 +254,7 @@ impl Lane {
         let owed = grant.account.owed(now, ppm);
         wait.unpaid = mode == COMPUTE_CAP && owed > 0;
         if wait.unpaid {
+            wait.owed = true;
             if !self.is_at_work() {
                 if let Some(turn) = grant.turn {
                     turn.leave(now);

@@ -319,7 +319,7 @@ impl Memory {
 
 /// Maps zeros for a pointer of the page's, unless another thread is faster.
 #[cold]
-fn make<T>(cell: &AtomicPtr<T>) {
+pub(crate) fn make<T>(cell: &AtomicPtr<T>) {
     let Ok(at) = sys::map_zeros(size_of::<T>()) else { return };
     // In a forked child the pointer to it is wiped; if the kernel refuses, a copy is left there unused.
     let _ = sys::at_fork(at, size_of::<T>(), InChild::Absent);

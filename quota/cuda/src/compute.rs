@@ -257,6 +257,19 @@ fn end_stream(stream: Stream, call: impl FnOnce() -> Result) -> Result {
     call()
 }
 
+/// A context is about to end, or all that is in it.
+pub(crate) fn ending(process: &Process, context: u64) {
+    let known = process.known_lanes();
+    let Some((lanes, (lane, gpu))) = known.and_then(|lanes| Some((lanes, lanes.find(context as usize)?)))
+    else {
+        return;
+    };
+    if let Some(grant) = lanes.grant(process, gpu) {
+        let close = || lane.before_close(&grant, &System, &Driver::default());
+        place::in_context(context as Context, close);
+    }
+}
+
 /// A context has ended, or all that was in it.
 pub(crate) fn ended(process: &Process, context: u64) {
     if let Some(lanes) = process.known_lanes() {

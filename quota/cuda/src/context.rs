@@ -100,6 +100,16 @@ pub(crate) fn book_in_green(process: &Process, gpu: usize, context: u64, primary
     process.allocations.lock().insert(entry);
 }
 
+/// A green context is about to end.
+pub(crate) fn ending_green(green: u64) {
+    let Some(process) = Process::registered() else { return };
+    let is_its = |entry: &Entry| entry.link == green && entry.key != green;
+    let context = process.allocations.lock().find(Kind::Context, is_its);
+    if let Some(context) = context {
+        compute::ending(process, context.key);
+    }
+}
+
 /// A green context has ended, and its lane and that of the context by which it was used.
 pub(crate) fn ended_green(green: u64) {
     let Some(process) = Process::registered() else { return };
@@ -114,6 +124,7 @@ pub(crate) fn ended_green(green: u64) {
 /// Ends a context: `call` may refuse, or leave it alive.
 pub(crate) fn end(context: u64, call: impl FnOnce() -> Result, is_gone: impl FnOnce() -> bool) -> Result {
     let Some(process) = Process::registered().filter(|_| context != 0) else { return call() };
+    compute::ending(process, context);
     // Marked first: once the driver has ended it, another thread may be given one with the same name.
     relabel(process, context, context | ENDING);
     let result = call();
@@ -374,9 +385,9 @@ pub(crate) unsafe fn reset_v1(device: Device) -> Result {
 
 /// A reset frees what was allocated in the context, whether the context itself goes or stays.
 fn resetted(device: Device, call: impl FnOnce() -> Result) -> Result {
-    let context = known(device);
+    let (Some(process), Some(context)) = (Process::registered(), known(device)) else { return call() };
+    compute::ending(process, context);
     let result = call();
-    let (Some(process), Some(context)) = (Process::registered(), context) else { return result };
     if result == SUCCESS {
         let stays = is_active(device);
         compute::ended(process, context);

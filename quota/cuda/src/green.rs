@@ -5,7 +5,7 @@ use core::ffi::{c_uint, c_void};
 
 use fgpu_quota_core::process::Process;
 
-use crate::context::{account, book, book_in_green, end, ended_green, known, take};
+use crate::context::{account, book, book_in_green, end, ended_green, ending_green, known, take};
 use crate::driver::{Context, Device, Object, Result, SUCCESS};
 use crate::wrapped::real;
 use crate::{measure, place};
@@ -49,6 +49,7 @@ pub(crate) unsafe fn create(
 /// # Safety
 /// As `cuGreenCtxDestroy`.
 pub(crate) unsafe fn destroy(context: Object) -> Result {
+    ending_green(context as u64);
     // SAFETY: the caller's promise.
     let result = end(context as u64, || unsafe { real::cuGreenCtxDestroy(context) }, || true);
     if result == SUCCESS {

@@ -9,6 +9,8 @@
 //   threads   four threads with per-thread default streams, and cooperative kernels
 //   events    the program waits by asking an event
 //   green     each kernel in a green context of its own
+//   leave     each kernel in a green context of its own, which is destroyed long after the kernel has ended
+//   greens    each kernel in another one of 72 green contexts that live at once
 //   idle      none at all, for ever
 //   capture   one thread launches, another one captures graphs at the same time, which nothing may disturb
 #include "app.h"
@@ -81,6 +83,7 @@ int main(int argc, char **argv) {
     check(cuModuleLoadData(&module, "an image") == 0 && cuModuleGetFunction(&spin, module, "spin_ns") == 0);
     printf("ready\n");
     fflush(stdout);
+    void *green, *in_green, *top;
     u64 start = now();
     if (!strcmp(shape, "wait")) {
         for (; launched < rounds; launched++) check(launch(NULL) == 0 && cuCtxSynchronize() == 0);
@@ -112,11 +115,26 @@ int main(int argc, char **argv) {
     } else if (!strcmp(shape, "idle")) {
         for (;;) pause();
     } else if (!strcmp(shape, "green")) {
-        void *green, *in_green, *top;
         for (; launched < rounds; launched++) {
             check(cuGreenCtxCreate(&green, NULL, 0, 1) == 0 && cuCtxFromGreenCtx(&in_green, green) == 0);
             check(cuCtxPushCurrent_v2(in_green) == 0 && launch(NULL) == 0 && cuCtxSynchronize() == 0);
             check(cuCtxPopCurrent_v2(&top) == 0 && cuGreenCtxDestroy(green) == 0);
+        }
+    } else if (!strcmp(shape, "leave")) {
+        for (; launched < rounds; launched++) {
+            check(cuGreenCtxCreate(&green, NULL, 0, 1) == 0 && cuCtxFromGreenCtx(&in_green, green) == 0);
+            check(cuCtxPushCurrent_v2(in_green) == 0 && launch(NULL) == 0 && cuCtxPopCurrent_v2(&top) == 0);
+            usleep(50 * kernel / 1000);
+            check(cuGreenCtxDestroy(green) == 0);
+        }
+    } else if (!strcmp(shape, "greens")) {
+        enum { CONTEXTS = 72 };
+        void *greens[CONTEXTS];
+        for (int i = 0; i < CONTEXTS; i++)
+            check(cuGreenCtxCreate(&green, NULL, 0, 1) == 0 && cuCtxFromGreenCtx(&greens[i], green) == 0);
+        for (; launched < rounds; launched++) {
+            check(cuCtxPushCurrent_v2(greens[launched % CONTEXTS]) == 0 && launch(NULL) == 0);
+            check(cuCtxSynchronize() == 0 && cuCtxPopCurrent_v2(&top) == 0);
         }
     } else if (!strcmp(shape, "capture")) {
         static _Atomic int done;

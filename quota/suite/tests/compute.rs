@@ -78,7 +78,22 @@ fn captures_are_not_disturbed_and_cost_nothing() {
     assert!(charged >= all / 100 * 90, "{charged} of {all}");
 }
 
-/// Each has a lane while it lives, of which a process has 64.
+/// It is idle for most of its life, and nobody looks at it.
+#[test]
+fn a_context_that_ends_is_not_charged_for_its_age() {
+    let container = limited(COMPUTE_CAP, 900_000);
+    let (all, passed, charged) = run(&container, "leave", 12 * MS, 2 * MS);
+    assert!(charged >= all / 100 * 95 && charged <= passed / 2, "{charged} of {all} in {passed}");
+}
+
+#[test]
+fn more_contexts_at_once_than_a_block_has_are_all_charged() {
+    let container = limited(COMPUTE_CAP, 900_000);
+    let (all, _, charged) = run(&container, "greens", 288 * MS, MS);
+    assert!(charged >= all / 100 * 95, "{charged} of {all}");
+}
+
+/// Each has a lane while it lives.
 #[test]
 fn contexts_that_ended_leave_room_for_others() {
     let container = limited(COMPUTE_CAP, 900_000);

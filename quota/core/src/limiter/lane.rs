@@ -12,7 +12,7 @@ use fgpu_wire::limits::COMPUTE_CAP;
 
 use self::marks::{NOTES, Note};
 use self::work::State;
-use super::{AHEAD, Grant, LOOK, MOST, PAUSE, UNKNOWN};
+use super::{AHEAD, BEFOREHAND, Grant, LOOK, MOST, PAUSE, UNKNOWN, Wait};
 
 /// Where something is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Lane {
     pub(super) fn let_go(&self, now: u64, grant: &Grant<'_>, waited: bool) {
         if waited {
             self.waited.store(1, Ordering::Relaxed);
-        } else if grant.share().0 != COMPUTE_CAP || grant.account.paid().saturating_add(CREDIT) >= now {
+        } else if grant.share().0 != COMPUTE_CAP || grant.account.paid() >= now {
             self.waited.store(0, Ordering::Relaxed);
         }
         let room = self.window().saturating_sub(self.under_way()).saturating_sub(1);
@@ -151,22 +151,27 @@ impl Lane {
         self.under_way() >= self.window()
     }
 
-    /// Time that the container had to leave to others is not lost to it as idle time is.
-    fn credit(&self, grant: &Grant<'_>) -> u64 {
-        if self.waited.load(Ordering::Relaxed) == 0 { CREDIT } else { CREDIT + grant.entitled() }
+    /// Time that the container had to leave to others is not lost to it as idle time is, nor what a sleep ended late.
+    pub(super) fn credit(&self, grant: &Grant<'_>, is_late: bool) -> u64 {
+        let late = if is_late { CREDIT } else { 0 };
+        if self.waited.load(Ordering::Relaxed) == 0 { late } else { late + grant.entitled() }
     }
 
     /// Pays for a kernel in advance, if the lane is idle: several processes that wait until nothing is owed would go all at once.
-    /// `waited`: this launch had to wait for its container's turn. Gives the GPU time, nanoseconds; `None`: another process was faster.
-    pub(super) fn prepay(&self, now: u64, grant: &Grant<'_>, waited: bool) -> Option<u64> {
+    /// Gives the GPU time, nanoseconds; `None`: another process was faster.
+    pub(super) fn prepay(&self, now: u64, grant: &Grant<'_>, wait: &Wait) -> Option<u64> {
         let (mode, ppm) = grant.share();
         if mode != COMPUTE_CAP || self.is_at_work() {
             return Some(0);
         }
-        let time = if self.average() == 0 { AHEAD } else { self.average() };
-        if waited {
+        if wait.turn {
             self.waited.store(1, Ordering::Relaxed);
         }
-        grant.account.prepay(now, time, ppm, self.credit(grant)).then_some(time)
+        let (time, credit) = match self.average() {
+            // Of which nobody knows the length, one goes after the other.
+            0 => (AHEAD, 0),
+            average => (average.min(BEFOREHAND), self.credit(grant, wait.owed)),
+        };
+        grant.account.prepay(now, time, ppm, credit).then_some(time)
     }
 }

@@ -1,6 +1,7 @@
 //! The lanes of a process: one for each context in which something was launched.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::iter::successors;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use fgpu_wire::MAX_GPUS;
 use fgpu_wire::ledger::Compute;
@@ -8,10 +9,10 @@ use fgpu_wire::turns::Turn;
 
 use super::{Grant, Host, Lane};
 use crate::mutex::Mutex;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::turns;
 
-/// Contexts of one process that are limited by themselves.
+/// Contexts of a process for which a block has room.
 const LANES: usize = 64;
 /// Instead of a context's address: the lane cannot be used again.
 const LOST: usize = 1;
@@ -24,8 +25,16 @@ pub struct Lanes {
     opening: Mutex,
     /// By the GPU's number in the grant, the place in the turns file plus 1; 0: not sought yet.
     places: [AtomicU32; MAX_GPUS],
+    first: Block,
+}
+
+/// Lanes; who has more contexts at once has more blocks, and looks through them.
+#[repr(C)]
+struct Block {
     used: AtomicU32,
     lanes: [Of; LANES],
+    /// Null: not needed yet.
+    next: AtomicPtr<Self>,
 }
 
 #[repr(C)]
@@ -35,38 +44,63 @@ struct Of {
     lane: Lane,
 }
 
+impl Block {
+    #[inline]
+    fn next(&self) -> Option<&Self> {
+        // SAFETY: a published mapping stays for good, and zeros are a `Block`.
+        unsafe { self.next.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    fn find(&self, context: usize) -> Option<&Of> {
+        let used = (self.used.load(Ordering::Acquire) as usize).min(LANES);
+        self.lanes[..used].iter().find(|of| of.context.load(Ordering::Acquire) == context)
+    }
+}
+
 impl Lanes {
+    #[inline]
+    fn of(&self, context: usize) -> Option<&Of> {
+        successors(Some(&self.first), |block| block.next()).find_map(|block| block.find(context))
+    }
+
     /// The lane of a context, and the number of its GPU in the grant.
     #[inline]
     pub fn find(&self, context: usize) -> Option<(&Lane, usize)> {
-        let used = (self.used.load(Ordering::Acquire) as usize).min(LANES);
-        let of = self.lanes[..used].iter().find(|of| of.context.load(Ordering::Acquire) == context)?;
+        let of = self.of(context)?;
         Some((&of.lane, of.gpu.load(Ordering::Relaxed) as usize))
     }
 
-    /// Likewise, and opens one for a context on GPU number `gpu` if there is none. `None`: no more can be had.
+    /// Likewise, and opens one for a context on GPU number `gpu` if there is none. `None`: the kernel has no memory for it.
     #[cold]
     pub fn open(&self, context: usize, gpu: usize) -> Option<(&Lane, usize)> {
         let _opening = self.opening.lock();
         if let Some(found) = self.find(context) {
             return Some(found);
         }
+        let mut block = &self.first;
         // One whose context has ended is as good as new.
-        let index = self.lanes.iter().position(|of| of.context.load(Ordering::Acquire) == 0)?;
-        let of = &self.lanes[index];
+        let index = loop {
+            match block.lanes.iter().position(|of| of.context.load(Ordering::Acquire) == 0) {
+                Some(index) => break index,
+                None if block.next().is_none() => process::make(&block.next),
+                None => {}
+            }
+            block = block.next()?;
+        };
+        let of = &block.lanes[index];
         of.gpu.store(gpu as u32, Ordering::Relaxed);
         of.context.store(context, Ordering::Release);
-        self.used.fetch_max(index as u32 + 1, Ordering::AcqRel);
+        block.used.fetch_max(index as u32 + 1, Ordering::AcqRel);
         Some((&of.lane, gpu))
     }
 
     /// A context has ended.
     pub fn close(&self, process: &Process, context: usize, host: &impl Host) {
-        let Some((lane, gpu)) = self.find(context) else { return };
-        let is_closed = self.grant(process, gpu).is_some_and(|grant| lane.close(host.now(), &grant, host));
-        if let Some(of) = self.lanes.iter().find(|of| of.context.load(Ordering::Acquire) == context) {
-            of.context.store(if is_closed { 0 } else { LOST }, Ordering::Release);
-        }
+        let Some(of) = self.of(context) else { return };
+        let gpu = of.gpu.load(Ordering::Relaxed) as usize;
+        let is_closed = self.grant(process, gpu).is_some_and(|grant| of.lane.close(host.now(), &grant, host));
+        of.context.store(if is_closed { 0 } else { LOST }, Ordering::Release);
     }
 
     /// What the container may use of a GPU.

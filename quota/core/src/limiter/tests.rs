@@ -5,5 +5,6 @@ mod contention;
 mod experiments;
 mod faults;
 mod gpu;
+mod lanes;
 mod tenant;
 mod world;

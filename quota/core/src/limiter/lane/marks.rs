@@ -2,10 +2,12 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use fgpu_wire::limits::COMPUTE_CAP;
+
 use super::held::BRIEF;
 use super::work::State;
 use super::{Lane, Stream};
-use crate::limiter::{Events, Grant, Host};
+use crate::limiter::{AHEAD, Events, Grant, Host, PATIENCE, SHORT, WHOLE};
 
 /// Streams whose launches can wait for a mark.
 pub(super) const NOTES: usize = 32;
@@ -65,6 +67,26 @@ impl Lane {
             || now.saturating_sub(self.marked_at.load(Ordering::Relaxed)) >= LONG;
         if due {
             self.mark_with(now, grant, (!found).then_some(stream), false, host, events);
+            if self.average() == 0 {
+                self.learn(grant, host, events);
+            }
+        }
+    }
+
+    /// Waits for the first kernel of a context, whose length nobody knows, if it ends within [`PATIENCE`]. So it is charged for while it runs,
+    /// whatever the program does meanwhile, and no other process of the container takes it for a short one and goes beside it.
+    #[cold]
+    fn learn(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        let (mode, ppm) = grant.share();
+        if mode != COMPUTE_CAP || ppm >= WHOLE {
+            return;
+        }
+        let until = host.now().saturating_add(PATIENCE);
+        let mut nap = SHORT;
+        while self.average() == 0 && self.is_at_work() && self.under_way() == 1 && host.now() < until {
+            host.sleep(nap);
+            nap = (nap * 2).min(AHEAD / 8);
+            self.settle(host.now(), grant, host, events);
         }
     }
 
@@ -125,7 +147,13 @@ impl Lane {
     }
 
     /// Likewise some time after the last launch: what has ended since is not said to have ended now.
-    pub(in crate::limiter) fn mark_late(&self, now: u64, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+    pub(in crate::limiter) fn mark_late(
+        &self,
+        now: u64,
+        grant: &Grant<'_>,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
         let is_late = now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= LATE;
         if is_late && self.is_unmarked(host) {
             self.mark_with(now, grant, None, true, host, events);
@@ -174,13 +202,9 @@ impl Lane {
             mark(state, stream);
         }
         state.covered = launches;
-        if late && !recorded && !left && state.count == 0 && !state.pending {
-            // All has ended, at a time that nobody saw.
-            let guess = state.ended.saturating_add(unmarked.saturating_mul(self.average()));
-            state.ended = guess.min(now.saturating_sub(state.from));
-            self.retired.store(launches, Ordering::Release);
-        }
-        self.look(state, now, grant, events);
+        // All has ended, at a time that nobody saw.
+        let unseen = if late && !recorded && !left { unmarked } else { 0 };
+        self.look(state, now, grant, events, unseen);
     }
 
     /// Before a wait for the GPU: marks what this thread can mark.
@@ -190,6 +214,12 @@ impl Lane {
             self.mark_late(host.now(), grant, host, events);
             self.mark(host.now(), grant, host, events);
         }
+    }
+
+    /// The context is about to end: what has ended in it is charged for as long as it took, which nobody can be asked later.
+    pub fn before_close(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        self.before_wait(grant, host, events);
+        self.settle(host.now(), grant, host, events);
     }
 
     /// A stream is about to end: marks what was launched into it, since no thread may name it any more afterwards.

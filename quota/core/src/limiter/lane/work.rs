@@ -11,6 +11,9 @@ use crate::limiter::{Events, Grant, Host};
 const MARKS: usize = 64;
 /// How long after its last kernel a lane most likely is idle, beyond what its kernels take on average.
 const SPARE: u64 = 1_000_000;
+/// How long after the beginning of a time at work that is counted from anew: the driver tells of times in a `float` of milliseconds
+/// (`cuEventElapsedTime`), which is exact to a microsecond up to there.
+const ANEW: u64 = 10_000_000_000;
 /// The longest that it says to be busy.
 const BUSY: u64 = 500_000_000;
 
@@ -91,11 +94,19 @@ impl Lane {
             return;
         }
         if let Some(held) = self.hold(host) {
-            self.look(held.state(), now, grant, events);
+            self.look(held.state(), now, grant, events, 0);
         }
     }
 
-    pub(super) fn look(&self, state: &mut State, now: u64, grant: &Grant<'_>, events: &impl Events) {
+    /// Charges what can be seen to have ended, and `unseen` launches that ended since, without a mark.
+    pub(super) fn look(
+        &self,
+        state: &mut State,
+        now: u64,
+        grant: &Grant<'_>,
+        events: &impl Events,
+        unseen: u64,
+    ) {
         if !self.is_at_work() {
             // Nobody saw the beginning: whoever launched found the lane held by another thread.
             if state.count == 0 {
@@ -106,27 +117,37 @@ impl Lane {
             state.before = grant.account.charged();
             self.at_work.store(1, Ordering::Release);
         }
-        if state.pending && state.start != 0 {
-            if !events.is_done(state.start) {
-                self.tell(state, grant, now);
-                return;
-            }
-            (state.pending, state.from) = (false, now);
+        let has_waited = core::mem::take(&mut state.pending);
+        if has_waited && !events.is_done(state.start) {
+            state.pending = true;
+            self.tell(state, grant, now);
+            return;
         }
         let length = now.saturating_sub(state.from);
+        let mut is_last = false;
         while state.count > 0 {
             let mark = state.marks[state.first % MARKS];
             if !events.is_done(mark.event) {
                 break;
             }
-            let ended = events.elapsed(state.start, mark.event).unwrap_or(length);
-            self.retire(state, mark, ended.min(length));
+            let ended = events.elapsed(state.start, mark.event).unwrap_or(length).min(length);
+            self.retire(state, mark, ended);
+            is_last = ended == state.ended;
         }
+        if unseen > 0 && state.count == 0 {
+            let guess = state.ended.saturating_add(unseen.saturating_mul(self.average()));
+            state.ended = guess.min(length);
+            self.retired.fetch_max(state.covered, Ordering::AcqRel);
+        }
+        if has_waited {
+            state.begin_unseen(length, grant);
+        }
+        let length = now.saturating_sub(state.from);
         // In this order: who leaves has counted what he launched.
         let all_marked = self.calling.load(Ordering::Acquire) == 0
             && self.launched.load(Ordering::Acquire) <= state.covered;
         let until = if state.count > 0 { length } else { state.ended };
-        state.charge(until, grant, self.credit(grant));
+        state.charge(until, grant, self.credit(grant, true), self.average());
         if state.count == 0 && all_marked {
             state.refund(grant);
             self.retired.fetch_max(state.covered, Ordering::AcqRel);
@@ -135,6 +156,9 @@ impl Lane {
                 state.busy = turn.done(now, state.busy);
             }
         } else {
+            if is_last && state.ended >= ANEW {
+                state.count_anew();
+            }
             self.tell(state, grant, now);
         }
     }
@@ -169,8 +193,12 @@ impl Lane {
     pub fn close(&self, now: u64, grant: &Grant<'_>, host: &impl Host) -> bool {
         let Some(held) = self.hold_soon(now, host) else { return false };
         let state = held.state();
-        if self.is_at_work() && !state.pending {
-            state.charge(now.saturating_sub(state.from), grant, self.credit(grant));
+        if self.is_at_work() {
+            let length = now.saturating_sub(state.from);
+            // Behind what the stream waited for nobody has seen the kernels.
+            let kernels = self.under_way().saturating_mul(self.average());
+            let length = if state.pending { length.min(kernels) } else { length };
+            state.charge(length, grant, self.credit(grant, true), self.average());
         }
         state.refund(grant);
         if let Some(turn) = grant.turn {
@@ -213,12 +241,29 @@ impl State {
         true
     }
 
+    /// Goes on as if the time at work had begun with the mark that was retired last, which is what has been charged up to at least.
+    fn count_anew(&mut self) {
+        let Some(last) = self.spares.checked_sub(1) else { return };
+        core::mem::swap(&mut self.start, &mut self.spare[last % MARKS]);
+        self.from = self.from.saturating_add(self.ended);
+        self.charged = self.charged.saturating_sub(self.ended);
+        self.ended = 0;
+    }
+
+    /// The GPU came to `start` some time in the last `length` nanoseconds: as late as what has ended since allows.
+    fn begin_unseen(&mut self, length: u64, grant: &Grant<'_>) {
+        let waited = length.saturating_sub(self.ended);
+        self.from = self.from.saturating_add(waited);
+        // What other processes were charged for meanwhile was before that, as far as it fits there.
+        self.before = self.before.saturating_add(waited).min(grant.account.charged());
+    }
+
     /// Charges the time at work up to `until` after its beginning.
-    fn charge(&mut self, until: u64, grant: &Grant<'_>, credit: u64) {
+    fn charge(&mut self, until: u64, grant: &Grant<'_>, credit: u64, kernel: u64) {
         let Some(length) = until.checked_sub(self.charged).filter(|&length| length > 0) else { return };
         let span = Span { from: self.from.saturating_add(self.charged), length, before: self.before };
         let ppm = grant.share().1;
-        let time = grant.account.charge(span, ppm, credit, grant.ahead(), self.prepaid);
+        let time = grant.account.charge(span, ppm, credit, grant.ahead(kernel), self.prepaid);
         self.prepaid = self.prepaid.saturating_sub(time);
         if let Some(turn) = grant.turn {
             turn.advance(time, ppm);

@@ -7,7 +7,7 @@ use fgpu_wire::turns::{Board, Said};
 
 use super::contention::percent;
 use super::tenant::{MS, Node, Process, S, SHAPES, Shape, Thread, US, start};
-use crate::limiter::Stream;
+use crate::limiter::{Host, Stream};
 
 #[test]
 fn who_is_killed_takes_no_time_with_him() {
@@ -129,4 +129,158 @@ fn many_processes_do_not_get_past_a_cap_together() {
             assert!(most <= S / 100 * u64::from(percents + 3), "{shape:?} {percents}%: {most} in a second");
         }
     }
+}
+
+/// How long a first kernel is nobody knows, and none of them may go beside another's.
+#[test]
+fn the_first_second_of_many_processes_is_as_any_other() {
+    for length in [40, 100] {
+        for shape in
+            [Shape::Of(length * MS), Shape::OfAndWait(length * MS), Shape::CopyAndWait(MS, length * MS)]
+        {
+            for percents in [10, 25, 50] {
+                let node =
+                    super::contention::together(&[(COMPUTE_CAP, percents * 10_000, shape, 0, 3 * S)], 16);
+                let percents = u64::from(percents);
+                let most = node.world.lock().gpu.most(0, S, S, 4 * S);
+                let bound = S / 100 * percents + length * MS / 100 * (100 - percents) + 10 * MS;
+                assert!(most <= bound, "{shape:?} {percents}%: {most} in a second");
+                let got = node.time(0, 0, 3 * S);
+                assert!(got >= 3 * S / 1000 * percents * 9, "{shape:?} {percents}%: {got}");
+            }
+        }
+    }
+}
+
+/// Each of them ends without having asked the driver for anything but the launch, and so without a chance to count it later.
+#[test]
+fn a_process_for_each_kernel_is_capped() {
+    let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
+    let mine = node.clone();
+    let (_, thread) = node.world.actor(S, move |actor| {
+        while mine.world.now() < 5 * S {
+            let thread = Thread::new(&Process::new(&mine, 0, true), actor);
+            thread.launch(Stream::Shared(0), 40 * MS);
+            // Its own memory tells it of the end.
+            thread.compute(45 * MS);
+        }
+    });
+    node.world.run(vec![thread]);
+    let got = percent(&node, 0, 0, 4 * S);
+    assert!((23.75..=26.0).contains(&got), "{got:.1}");
+}
+
+/// Whoever copies before each kernel launches into a stream that waits.
+#[test]
+fn kernels_behind_copies_are_charged() {
+    for (copy, kernel) in [(MS, 12 * MS), (5 * MS, 5 * MS), (10 * MS, MS)] {
+        for percents in [10, 25] {
+            let shape = Shape::CopyAndWait(copy, kernel);
+            let node = super::contention::together(&[(COMPUTE_CAP, percents * 10_000, shape, 0, 4 * S)], 1);
+            let native = kernel as f64 / (kernel + copy) as f64;
+            let (got, charged) =
+                (percent(&node, 0, 0, 4 * S), node.charged(0) as f64 / (4 * S) as f64 * 100.0);
+            let share = f64::from(percents);
+            assert!(got <= share + 1.0, "{shape:?} {percents}%: {got:.1}");
+            assert!(got >= (share * native * 0.95).min(share), "{shape:?} {percents}%: {got:.1}");
+            assert!((charged - got).abs() <= 1.0, "{shape:?} {percents}%: {charged:.1} for {got:.1}");
+        }
+    }
+}
+
+/// Of a burst the first launch is marked at once, the others later; the program asks its own memory whether all have ended.
+#[test]
+fn bursts_whose_end_nobody_waits_for_are_charged() {
+    let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
+    let process = Process::new(&node, 0, true);
+    let (_, thread) = node.world.actor(S, move |actor| {
+        let thread = Thread::new(&process, actor);
+        while thread.now() < 5 * S {
+            for _ in 0..8 {
+                thread.launch(Stream::Shared(0), 200 * US);
+            }
+            thread.compute(2 * MS);
+        }
+    });
+    node.world.run(vec![thread]);
+    let got = percent(&node, 0, 0, 4 * S);
+    assert!((23.75..=26.0).contains(&got), "{got:.1}");
+}
+
+/// Nobody looks at a context whose program has something else to do until it is destroyed.
+#[test]
+fn a_context_that_ends_is_charged_for_its_kernels_and_not_for_its_age() {
+    let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
+    let process = Process::new(&node, 0, true);
+    let (_, thread) = node.world.actor(S, move |actor| {
+        let thread = Thread::new(&process, actor);
+        for _ in 0..4 {
+            thread.launch(Stream::Shared(0), 5 * MS);
+            thread.compute(10 * S);
+            thread.end_context();
+        }
+    });
+    node.world.run(vec![thread]);
+    let charged = node.charged(0);
+    assert!((19 * MS..=21 * MS).contains(&charged), "{charged} for {}", 20 * MS);
+}
+
+/// The driver waits for what is under way in it.
+#[test]
+fn kernels_of_a_context_that_ends_at_once_are_charged() {
+    for copy in [0, 20 * MS] {
+        let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
+        let process = Process::new(&node, 0, true);
+        let (_, thread) = node.world.actor(S, move |actor| {
+            let thread = Thread::new(&process, actor);
+            while thread.now() < 11 * S {
+                thread.copy(copy);
+                thread.launch(Stream::Shared(0), 20 * MS);
+                thread.end_context();
+            }
+        });
+        node.world.run(vec![thread]);
+        let got = percent(&node, 0, 0, 10 * S);
+        assert!((23.75..=26.0).contains(&got), "{copy}: {got:.1}");
+    }
+}
+
+/// The driver gives the time between two events in a `float` of milliseconds, which after some days cannot tell one kernel from
+/// no kernel. Short kernels would be taken for none.
+#[test]
+fn times_stay_exact_in_a_lane_that_is_at_work_for_days() {
+    let node = Arc::new(Node::new(&[(COMPUTE_SHARE, 250_000)]));
+    let process = Process::new(&node, 0, true);
+    let (_, thread) = node.world.actor(S, move |actor| {
+        let thread = Thread::new(&process, actor);
+        thread.launch(Stream::Shared(0), 300 * 3600 * S);
+        thread.compute(300 * 3600 * S - S);
+        for launch in 0..400 {
+            thread.launch(Stream::Shared(0), 5 * MS);
+            let average = thread.process.lane.average();
+            assert!(launch < 200 || (4 * MS..=6 * MS).contains(&average), "{launch}: {average}");
+        }
+        thread.wait();
+    });
+    node.world.run(vec![thread]);
+}
+
+/// What it has paid in advance is known to be too much only once it looks again.
+#[test]
+fn a_process_that_goes_idle_after_a_long_kernel_holds_up_no_other() {
+    let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
+    let process = Process::new(&node, 0, true);
+    let (_, thread) = node.world.actor(S, move |actor| {
+        let thread = Thread::new(&process, actor);
+        thread.launch(Stream::Shared(0), 20 * S);
+        thread.wait();
+        thread.launch(Stream::Shared(0), MS);
+    });
+    let mut threads = vec![thread];
+    // By then the long one is paid for.
+    let others = start(&Process::new(&node, 0, true), Shape::Small, 82 * S, 92 * S);
+    threads.extend(others.into_iter().map(|(_, thread)| thread));
+    node.world.run(threads);
+    let got = percent(&node, 0, 84 * S, 92 * S);
+    assert!((23.75..=26.0).contains(&got), "{got:.1}");
 }

@@ -7,6 +7,8 @@ const SLICE: u64 = 2_000_000;
 
 enum Work {
     Kernel(u64),
+    /// As long, on an engine of its own: what comes after it waits.
+    Copy(u64),
     Record(usize),
 }
 
@@ -51,7 +53,14 @@ impl Gpu {
         process.kernels += 1;
     }
 
-    /// Kernels that a process has launched and that have not ended.
+    pub(super) fn copy(&mut self, process: usize, nanoseconds: u64) {
+        let process = &mut self.processes[process];
+        process.queue.push_back(Work::Copy(nanoseconds));
+        process.left += nanoseconds;
+        process.kernels += 1;
+    }
+
+    /// Kernels and copies that a process has launched and that have not ended.
     pub(super) fn depth(&self, process: usize) -> usize {
         self.processes[process].kernels
     }
@@ -66,7 +75,7 @@ impl Gpu {
         self.events.get(event.checked_sub(1)?).copied().flatten()
     }
 
-    /// Nanoseconds of kernels that a process has still to run.
+    /// Nanoseconds of kernels and copies that a process has still to run.
     pub(super) fn left(&self, process: usize) -> u64 {
         self.processes[process].left
     }
@@ -97,19 +106,26 @@ impl Gpu {
                 };
                 (turn, slice) = (next, SLICE);
             }
+            let is_alone = self.processes.iter().filter(|process| has_work(process)).count() == 1;
             let process = &mut self.processes[turn];
-            let Some(Work::Kernel(left)) = process.queue.front_mut() else { unreachable!("records are run") };
-            let time = (*left).min(slice).min(to - self.now);
+            let (left, is_kernel) = match process.queue.front_mut() {
+                Some(Work::Kernel(left)) => (left, true),
+                Some(Work::Copy(left)) => (left, false),
+                _ => unreachable!("records are run"),
+            };
+            // Who is alone is not interrupted.
+            let time = (*left).min(if is_alone { u64::MAX } else { slice }).min(to - self.now);
             *left -= time;
             let is_done = *left == 0;
             process.left -= time;
             let container = process.container;
             match self.served.last_mut().filter(|last| last.0 == container && last.2 == self.now) {
+                _ if !is_kernel => {}
                 Some(last) => last.2 += time,
                 None => self.served.push((container, self.now, self.now + time)),
             }
             self.now += time;
-            self.slice = (turn, slice - time);
+            self.slice = (turn, slice.saturating_sub(time));
             if is_done {
                 self.processes[turn].queue.pop_front();
                 self.processes[turn].kernels -= 1;

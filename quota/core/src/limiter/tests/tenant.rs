@@ -52,6 +52,8 @@ pub(super) enum Shape {
     Of(u64),
     /// And each waited for.
     OfAndWait(u64),
+    /// A copy of so many nanoseconds, a kernel of so many in the same stream, and both waited for.
+    CopyAndWait(u64, u64),
     /// By turns so many small ones and so many of 5 ms, never waited for.
     Mixed(usize, usize),
 }
@@ -127,7 +129,7 @@ pub(super) struct Process {
     pub(super) node: Arc<Node>,
     container: usize,
     process: usize,
-    lane: Box<Lane>,
+    pub(super) lane: Box<Lane>,
     limited: bool,
     /// Launches so far.
     pub(super) launches: AtomicU64,
@@ -187,7 +189,9 @@ impl Events for Thread {
 
     fn elapsed(&self, from: usize, to: usize) -> Option<u64> {
         let world = self.process.node.world.lock();
-        world.gpu.came(to)?.checked_sub(world.gpu.came(from)?)
+        let exact = world.gpu.came(to)?.checked_sub(world.gpu.came(from)?)?;
+        // As exact as cuEventElapsedTime is, which gives milliseconds in a `float`.
+        Some((f64::from((exact as f64 / 1e6) as f32) * 1e6) as u64)
     }
 
     fn is_idle(&self, _: Stream) -> bool {
@@ -221,19 +225,37 @@ impl Thread {
         }
     }
 
+    pub(super) fn copy(&self, nanoseconds: u64) {
+        self.compute(LAUNCH);
+        self.process.node.world.lock().gpu.copy(self.process.process, nanoseconds);
+    }
+
+    /// The context ends.
+    pub(super) fn end_context(&self) {
+        let process = &*self.process;
+        let grant = process.node.grant(process.container);
+        process.lane.before_close(&grant, self, self);
+        self.wait_unlimited();
+        assert!(process.lane.close(self.now(), &grant, self));
+    }
+
+    fn wait_unlimited(&self) {
+        loop {
+            let left = self.process.node.world.lock().gpu.left(self.process.process);
+            self.compute(left + WAKE);
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
     pub(super) fn wait(&self) {
         let process = &*self.process;
         let grant = process.node.grant(process.container);
         if process.limited {
             process.lane.before_wait(&grant, self, self);
         }
-        loop {
-            let left = process.node.world.lock().gpu.left(process.process);
-            self.compute(left + WAKE);
-            if left == 0 {
-                break;
-            }
-        }
+        self.wait_unlimited();
         if process.limited {
             process.lane.settle(self.now(), &grant, self, self);
         }
@@ -250,6 +272,11 @@ impl Thread {
                 }
                 Shape::OfAndWait(nanoseconds) => {
                     self.launch(Stream::Shared(0), nanoseconds);
+                    self.wait();
+                }
+                Shape::CopyAndWait(copy, kernel) => {
+                    self.copy(copy);
+                    self.launch(Stream::Shared(0), kernel);
                     self.wait();
                 }
                 Shape::Small => self.launch(Stream::Shared(0), 20 * US),
