@@ -174,7 +174,7 @@ mod tests {
             account.owed(now, ppm);
             let turn = Turn::new(random.word() as usize % 4096, account.own(), &random);
             for _ in 0..20 {
-                turn.ask(now, |_| random.word() & 1 == 0);
+                turn.ask(now, random.word(), |_| random.word() & 1 == 0);
                 turn.advance(random.word(), ppm);
                 turn.busy(now + 1000);
                 turn.done(now, random.word());

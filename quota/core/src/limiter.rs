@@ -54,6 +54,13 @@
 //! ones: what the host launches before the first of them has ended, at most `MOST`. And where the first ones of a
 //! context are longer than [`PATIENCE`], one goes for each time that this passes.
 //!
+//! # What a share is
+//!
+//! Of two containers that always want the GPU, the order of turns gives each its part but for what one kernel of either is (start-time fair
+//! queueing): with kernels of `a` and `b` seconds and shares that make up the whole, the first has over any span of time its share of it
+//! within `a (1 - s) + b s`. That is 5 points over 20 times as long: 0.4 s where they are of 20 ms, 2 s where they are of 100 ms. By rule 3
+//! one may begin in the middle of the other's, and then both take longer: of 250 ms it is 20 s and not 5.
+//!
 //! # Who can die when
 //!
 //! The words that processes share change one at a time and each says something by itself; nothing is locked, and the
@@ -269,7 +276,7 @@ impl Lane {
             return Answer::Wait((self.average() / 8).clamp(SHORT, AHEAD / 4));
         }
         let Some(turn) = grant.turn else { return Answer::Go };
-        match turn.ask(now, |place| host.lives(place)) {
+        match turn.ask(now, at_share(self.average(), ppm), |place| host.lives(place)) {
             Answer::Go => Answer::Go,
             Answer::Wait(nap) => {
                 wait.turn = true;

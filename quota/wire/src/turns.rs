@@ -51,7 +51,8 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"fgputurn");
 const VERSION: u32 = 1;
 /// How long a word is believed that says that somebody wants the GPU, or has work on it.
 const BELIEVED: u64 = 1_000_000_000;
-/// The most that a container which comes back is ahead of the others: what it used while they did nothing is no debt.
+/// The most that a container which comes back is ahead of the others, besides one of its kernels: what it used while they did
+/// nothing is no debt.
 const LEAD: u64 = 100_000_000;
 /// For how long who asks says that he wants the GPU; he asks again sooner.
 const ASKED: u64 = 3_000_000;
@@ -133,6 +134,8 @@ pub struct Own {
     others: AtomicU64,
     /// `busy` as the others have been told.
     told: AtomicU64,
+    /// Until when it has come back from work and not from doing nothing, whoever's turn that was.
+    back: AtomicU64,
 }
 
 /// What a container that wants to launch does.
@@ -155,6 +158,7 @@ impl Own {
             goes: AtomicU64::new(0),
             others: AtomicU64::new(0),
             told: AtomicU64::new(0),
+            back: AtomicU64::new(0),
         }
     }
 
@@ -209,10 +213,11 @@ impl<'a> Turn<'a> {
         Answer::Go
     }
 
-    /// Whether it is this container's turn. `lives` says whether a place's container does.
-    pub fn ask(&self, now: u64, lives: impl Fn(usize) -> bool) -> Answer {
+    /// Whether it is the turn of this container, one of whose kernels takes `kernel` nanoseconds of time divided by its share. `lives`
+    /// says whether a place's container does.
+    pub fn ask(&self, now: u64, kernel: u64, lives: impl Fn(usize) -> bool) -> Answer {
         let own = self.own;
-        let was_at_it = own.said().is_at_it(now);
+        let was_at_it = own.said().is_at_it(now) || is_believed(own.back.load(Ordering::Acquire), now);
         own.wants.store(now + ASKED, Ordering::Release);
         if was_at_it && now < own.goes.load(Ordering::Acquire) {
             return Answer::Go;
@@ -236,7 +241,7 @@ impl<'a> Turn<'a> {
         let Some(least) = least else { return self.go(now) };
         let mut mine = own.virtual_time.load(Ordering::Acquire);
         if !was_at_it {
-            mine = mine.clamp(least.0, least.0.saturating_add(LEAD));
+            mine = mine.clamp(least.0, least.0.saturating_add(LEAD).saturating_add(kernel));
             own.virtual_time.store(mine, Ordering::Release);
             self.say();
         }
@@ -273,6 +278,7 @@ impl<'a> Turn<'a> {
     /// Gives until when the place says that it is busy, if nobody else said so meanwhile.
     pub fn done(&self, now: u64, said: u64) -> u64 {
         let own = self.own;
+        own.back.store(now + GRACE, Ordering::Release);
         let next = if own.turn.load(Ordering::Acquire) == 1 { now + GRACE } else { 0 };
         let busy = match own.busy.compare_exchange(said, next, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => next,
@@ -289,7 +295,7 @@ impl<'a> Turn<'a> {
     /// It does not want the GPU for a while. Work that another process of the container has on it goes on.
     pub fn leave(&self, now: u64) {
         let own = self.own;
-        for word in [&own.turn, &own.wants, &own.goes] {
+        for word in [&own.turn, &own.wants, &own.goes, &own.back] {
             word.store(0, Ordering::Release);
         }
         let busy = own.busy.load(Ordering::Acquire);

@@ -15,7 +15,7 @@ const SPARE: u64 = 1_000_000;
 /// (`cuEventElapsedTime`), which is exact to a microsecond up to there.
 const ANEW: u64 = 10_000_000_000;
 /// The longest that it says to be busy.
-const BUSY: u64 = 500_000_000;
+const BUSY: u64 = 900_000_000;
 
 /// A record after launches.
 #[derive(Clone, Copy, Default)]
@@ -182,7 +182,8 @@ impl Lane {
     /// Tells the other containers how long this one most likely has work on the GPU.
     fn tell(&self, state: &mut State, grant: &Grant<'_>, now: u64) {
         if let Some(turn) = grant.turn {
-            let left = self.under_way().saturating_mul(self.average()).saturating_add(SPARE);
+            let left = self.under_way().saturating_mul(self.average());
+            let left = left.saturating_add(left / 8).saturating_add(SPARE);
             state.busy = now + left.min(BUSY);
             turn.busy(state.busy);
         }

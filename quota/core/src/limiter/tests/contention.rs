@@ -101,3 +101,37 @@ fn what_a_cap_makes_up_for_stays_within_three_points() {
         assert!(most <= u64::from(ppm) * 1000 + 30 * MS, "{ppm} ppm: {most} in a second");
     }
 }
+
+/// The most and the least that a container got of what both got, percent, over all spans of so many nanoseconds in a time.
+fn parts(node: &Node, container: usize, span: u64, from: u64, until: u64) -> (f64, f64) {
+    let parts = (0..).map(|step| from + step * 10 * MS).take_while(|from| from + span <= until).map(|from| {
+        let (one, two) = (percent(node, 0, from, from + span), percent(node, 1, from, from + span));
+        [one, two][container] / (one + two) * 100.0
+    });
+    parts.fold((100.0, 0.0), |(least, most), part| (part.min(least), part.max(most)))
+}
+
+/// Over less than twenty kernels one more or less of either is more than five points. Of 250 ms it takes more, since whoever waits for
+/// one does not wait for its end.
+#[test]
+fn a_share_holds_over_some_seconds_however_long_the_kernels() {
+    let shape = |waits, length: u64| {
+        if waits { Shape::OfAndWait(length * MS) } else { Shape::Of(length * MS) }
+    };
+    for (one, two, span) in
+        [(100, 100, 2), (100, 30, 2), (30, 100, 2), (250, 250, 20), (20, 250, 20), (250, 20, 20)]
+    {
+        for waits in 0..4 {
+            let (first, second) = (shape(waits & 1 != 0, one), shape(waits & 2 != 0, two));
+            // Once it is known how long the kernels are, and made up for that at first it was not.
+            let (learned, time) = (10 * S, (15 + span) * S);
+            let tenants =
+                [(COMPUTE_SHARE, 300_000, first, 0, time), (COMPUTE_SHARE, 700_000, second, 0, time)];
+            let node = together(&tenants, 1);
+            let (least, most) = parts(&node, 0, span * S, learned, time);
+            let both = percent(&node, 0, 0, time) + percent(&node, 1, 0, time);
+            let story = format!("{first:?} {second:?}: {least:.1} to {most:.1} of {both:.1}");
+            assert!(least >= 25.0 && most <= 35.0 && both >= 97.0, "{story}");
+        }
+    }
+}
