@@ -31,7 +31,8 @@ impl Lane {
     /// The state, unless somebody has it. No thread's address is 0.
     pub(super) fn hold(&self, host: &impl Host) -> Option<Held<'_>> {
         let free = self.lock.compare_exchange(0, host.thread(), Ordering::Acquire, Ordering::Relaxed);
-        free.is_ok().then_some(Held(self))
+        // Not `then_some`: one that was made in vain would give back what another thread holds.
+        free.is_ok().then(|| Held(self))
     }
 
     /// Likewise for what no other thread can do: who has the state asks the driver a few things and lets it go. Not waited
@@ -49,5 +50,39 @@ impl Lane {
             host.sleep(nap);
             nap = (nap * 2).min(SHORT);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lane;
+    use crate::limiter::Host;
+
+    struct Thread(usize);
+
+    impl Host for Thread {
+        fn now(&self) -> u64 {
+            0
+        }
+
+        fn sleep(&self, _: u64) {}
+
+        fn thread(&self) -> usize {
+            self.0
+        }
+
+        fn lives(&self, _: usize) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn who_finds_the_state_held_does_not_give_it_back() {
+        // SAFETY: zeros are the beginning of a lane.
+        let lane = unsafe { Box::<Lane>::new_zeroed().assume_init() };
+        let held = lane.hold(&Thread(8)).expect("free");
+        assert!(lane.hold(&Thread(16)).is_none() && lane.hold(&Thread(24)).is_none());
+        drop(held);
+        assert!(lane.hold(&Thread(16)).is_some());
     }
 }
