@@ -27,6 +27,14 @@ lock() {
     flock -n "$lock_fd" || { say "waiting for another build"; flock "$lock_fd"; }
 }
 
+# room MIB: ends where the file system of the cache has less than that free. Half a package manager's run later it would too,
+# and say something else.
+room() {
+    local free
+    free=$(df --output=avail --block-size=1M "$lab" | tail -n 1)
+    [ "$free" -ge "$1" ] || die "$lab needs $1 MiB and its file system has $free free: make room, or set FGPU_LAB to a folder elsewhere"
+}
+
 # digest FILE-OR-WORD…: names what a thing is made from.
 digest() {
     local item

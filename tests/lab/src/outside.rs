@@ -57,6 +57,26 @@ impl fmt::Display for Environment {
     }
 }
 
+/// Makes what the environments of these suites and their containers are made of, unless it is there.
+///
+/// # Errors
+///
+/// What could not be made; why has been printed.
+pub fn make<'a>(suites: impl Iterator<Item = &'a str>) -> Result<(), String> {
+    let run = |program: &str, arguments: &[&str]| {
+        let status = Command::new(format!("{}/{program}", env!("CARGO_MANIFEST_DIR"))).args(arguments).status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("tests/lab/{program} {}: {status}", arguments.join(" "))),
+            Err(error) => Err(format!("tests/lab/{program}: {error}")),
+        }
+    };
+    for suite in suites {
+        run("build", &[suite])?;
+    }
+    run("images", &[])
+}
+
 /// An environment that is entered when the first test asks for it and left when dropped.
 ///
 /// It belongs to one thread: an environment dies with the thread that entered it (`enter` asks the kernel for

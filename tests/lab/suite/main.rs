@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use fgpu_lab::inside::{Test, serve};
-use fgpu_lab::outside::{Environment, Fgpu, INSIDE, Room};
+use fgpu_lab::outside::{Environment, Fgpu, INSIDE, Room, make};
 use libtest_mimic::{Arguments, Trial};
 
 mod baseline;
@@ -88,7 +88,14 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // An environment runs one test at a time, so that tests can count leases; two environments run side by side.
     arguments.test_threads.get_or_insert(2);
-    libtest_mimic::run(&arguments, trials(&arguments)).exit_code()
+    let trials = trials(&arguments);
+    // Once and first: where there is no room or no network for it, hundreds of tests would each try and fail.
+    let asked = |suite: &str| trials.iter().any(|trial| trial.name().starts_with(suite));
+    if !arguments.list && let Err(error) = make(["trixie", "forky"].into_iter().filter(|suite| asked(suite))) {
+        eprintln!("lab: no test was run: {error}");
+        return ExitCode::FAILURE;
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// Each test in each environment, but only those that the arguments select: the last one of an environment
