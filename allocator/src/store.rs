@@ -161,6 +161,17 @@ impl Store {
         self.parse_all(&self.read()?)
     }
 
+    /// Whether a container has a lease, whatever its state. Takes no lock, as [`Store::leases`].
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn has(&self, container: &Key) -> Result<bool, Error> {
+        let (image, key) = (self.read()?, image::key_head(container));
+        let mut summaries = image.lines().map(Summary::scan);
+        let found = summaries.find(|line| line.as_ref().map_or(true, |line| line.rest.starts_with(&key)));
+        found.transpose().map(|found| found.is_some()).map_err(|damage| self.damage(damage, None))
+    }
+
     /// Where a grant's files for its container are: `<dir>/containers/<nonce>`. Make it after the lease; it is
     /// removed after the lease.
     pub fn container_dir(&self, nonce: &Nonce) -> PathBuf {

@@ -30,7 +30,9 @@ mod wait;
 
 pub use child::Ended;
 pub use grant::tiers;
-pub use lifecycle::{activate, cgroup_is_empty, cgroup_of, give_back, release, release_container, store};
+pub use lifecycle::{
+    activate, cgroup_is_empty, cgroup_of, give_back, holds, release, release_container, store,
+};
 pub use prepare::{Container, RootfsMount, prepare};
 pub use resize::{enforce, resize};
 pub use run::{clear_leftovers, run};

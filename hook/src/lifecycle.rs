@@ -63,6 +63,14 @@ pub fn give_back(config: &Config, store: &Store, nonce: &Nonce) -> Result<(), Er
     }
 }
 
+/// Whether a container of this name holds anything.
+///
+/// # Errors
+/// The state directory cannot be read.
+pub fn holds(namespace: &str, id: &str) -> Result<bool, Error> {
+    Ok(own_store()?.has(&Key { namespace: namespace.into(), id: id.into() })?)
+}
+
 /// Gives back whatever a container of this name holds.
 ///
 /// # Errors

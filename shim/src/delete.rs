@@ -38,12 +38,18 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
     }
     // Read before the stock shim tidies up.
     let asks = mention::of_fgpu(&bundle);
+    let namespace = invocation.text("namespace")?;
+    // The regular end: the relay has given the share back already.
+    let holds_nothing = || !never_ran(&bundle) && fgpu_hook::holds(namespace, id).is_ok_and(|holds| !holds);
+    if !asks || holds_nothing() {
+        return stock::exec(invocation).map(|()| 0);
+    }
     let mut command = stock::command(invocation)?;
     let output = command
         .stdin(Stdio::inherit())
         .output()
         .with_context(|| format!("cannot run {}", command.get_program().display()))?;
-    let (status, stdout, stderr) = if asks && !output.status.success() && never_ran(&bundle) {
+    let (status, stdout, stderr) = if !output.status.success() && never_ran(&bundle) {
         (0, killed_now()?, Vec::new())
     } else {
         (stock::exit_code(output.status), output.stdout, output.stderr)
@@ -52,10 +58,9 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
     let _ = std::io::stderr().write_all(&stderr);
     // The stock shim warns and goes on when runc could not kill the container. A share whose user lives on is
     // not free: then it is for the reconciler to say when it is.
-    if asks
-        && status == 0
+    if status == 0
         && is_gone(&bundle)
-        && let Err(error) = fgpu_hook::release_container(invocation.text("namespace")?, id)
+        && let Err(error) = fgpu_hook::release_container(namespace, id)
     {
         log::warn(&bundle, id, error);
     }

@@ -6,7 +6,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use containerd_shim_protos::api::ConnectResponse;
@@ -18,7 +18,7 @@ for action; do :; done
 here=${0%/*}
 case $action in
     start) cat "$here/answer"; exit $(cat "$here/status") ;;
-    delete) printf deleted; echo warned >&2; exit $(cat "$here/status") ;;
+    delete) echo $$ >"$here/pid"; printf deleted; echo warned >&2; exit $(cat "$here/status") ;;
     *) echo "stock $*"; cat; exit 9 ;;
 esac
 "#;
@@ -296,6 +296,30 @@ fn a_delete_that_fails_is_handed_through() {
         (output.status.code(), text(&output.stdout), text(&output.stderr)),
         (Some(3), "deleted", "warned\n")
     );
+}
+
+/// containerd 1.x runs `delete` after every regular end, and waits for it.
+#[test]
+fn a_delete_with_nothing_to_give_back_becomes_the_stock_shims() {
+    let bench = Bench::new();
+    let becomes = |bench: &Bench| {
+        // With a state directory of its own. Neither program forks.
+        let delete = bench.command(&["delete"]);
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", "mount -t tmpfs run /run && exec \"$@\"", "sh"]);
+        command.arg(delete.get_program()).args(delete.get_args());
+        command.envs(delete.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(bench.at("bundle")).stdout(Stdio::piped()).stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        let pid = child.id();
+        assert_eq!(text(&child.wait_with_output().unwrap().stdout), "deleted");
+        bench.read("bin/pid").trim() == pid.to_string()
+    };
+    assert!(becomes(&bench), "it asks for nothing");
+    bench.write("bundle/config.json", r#"{"annotations": {"fgpu/fraction": "0.25"}}"#);
+    assert!(!becomes(&bench), "its create may have been refused");
+    bench.write("bundle/runtime", "");
+    assert!(becomes(&bench), "it holds nothing any more");
 }
 
 /// containerd was killed while its `delete` ran: what the stock shim says on standard error goes nowhere.

@@ -142,7 +142,10 @@ fn a_living_container_of_the_same_name_keeps_its_lease() {
     let new = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
     assert_eq!(node.store.leases().unwrap(), [old.clone(), new.clone()]);
     let other = reserve(&node.store, 1, 250_000, &claim("ab", node.spawn())).unwrap();
+    let has = || ["a", "ab", "b"].map(|id| node.store.has(&key(id)).unwrap());
+    assert_eq!(has(), [true, true, false]);
     assert_eq!(node.store.release_key(&key("a")).unwrap(), [old, new]);
+    assert_eq!(has(), [false, true, false]);
     assert_eq!(node.store.leases().unwrap(), [other]);
 }
 
