@@ -97,7 +97,10 @@ impl Relay {
                         "the container was deleted while it waited for a share",
                     );
                 }
-                self.follow(Call::new(pair, stream, id, Method::Delete), request)
+                let fate = self.follow(Call::new(pair, stream, id.clone(), Method::Delete), request);
+                // What is to be given back goes beside the stock shim's work.
+                self.look_after(&id, Instant::now());
+                fate
             }
             _ => Fate::Pass(request),
         }
