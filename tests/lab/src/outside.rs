@@ -64,7 +64,8 @@ impl fmt::Display for Environment {
 /// What could not be made; why has been printed.
 pub fn make<'a>(suites: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let run = |program: &str, arguments: &[&str]| {
-        let status = Command::new(format!("{}/{program}", env!("CARGO_MANIFEST_DIR"))).args(arguments).status();
+        let status =
+            Command::new(format!("{}/{program}", env!("CARGO_MANIFEST_DIR"))).args(arguments).status();
         match status {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => Err(format!("tests/lab/{program} {}: {status}", arguments.join(" "))),

@@ -91,7 +91,9 @@ fn main() -> ExitCode {
     let trials = trials(&arguments);
     // Once and first: where there is no room or no network for it, hundreds of tests would each try and fail.
     let asked = |suite: &str| trials.iter().any(|trial| trial.name().starts_with(suite));
-    if !arguments.list && let Err(error) = make(["trixie", "forky"].into_iter().filter(|suite| asked(suite))) {
+    if !arguments.list
+        && let Err(error) = make(["trixie", "forky"].into_iter().filter(|suite| asked(suite)))
+    {
         eprintln!("lab: no test was run: {error}");
         return ExitCode::FAILURE;
     }
