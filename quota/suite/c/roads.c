@@ -313,12 +313,15 @@ static void gpus(void) {
 // Threads that settle the same pools at the same time, at the limit: it is never passed, and nothing is left.
 static void *pools_of;
 static atomic_int refused, running;
+static pthread_barrier_t together;
 static void *settle_at_once(void *number) {
     unsigned seed = (unsigned)(size_t)number;
     u64 mine[8] = {0};
     check(cuCtxSetCurrent(context) == 0);
     for (int round = 0; round < 3000; round++, seed = seed * 1103515245 + 12345) {
         u64 *one = &mine[seed >> 16 & 7];
+        // With what all of them have: else each might be done before the next one runs.
+        if (round % 100 == 0) pthread_barrier_wait(&together);
         if (*one) {
             check((seed & 1 << 20 ? cuMemFreeAsync(*one, stream) : cuMemFree_v2(*one)) == 0);
             *one = 0;
@@ -340,6 +343,7 @@ static void threads(void) {
     check(cuMemPoolCreate(&pools_of, on_device) == 0 && cuMemPoolSetAttribute(pools_of, 4, &keep) == 0);
     check(cuMemAlloc_v2(&rest, limit() - base() - 60 * MIB) == 0);
     running = 6;
+    check(pthread_barrier_init(&together, 0, 6) == 0);
     for (size_t i = 0; i < 6; i++) check(pthread_create(&thread[i], 0, settle_at_once, (void *)(i + 1)) == 0);
     while (running) {
         u64 now = physical();
