@@ -51,8 +51,13 @@
 //! every length.
 //!
 //! How long a kernel is, is known of those before it. So once more than that goes ahead where short kernels are followed by long
-//! ones: what the host launches before the first of them has ended, at most `MOST`. And where the first ones of a
+//! ones: what the host launches before the first of them has ended. If that is `u` of the GPU, a second holds `u (1 - s)` too much. A cap
+//! lets no more be under way than makes 20 ms of that, if each launch is as long as the longest of the last ten seconds; so it is 2 points
+//! where there have been such before, and the first time as much as forty kernels (`lane/ahead.rs`). And where the first ones of a
 //! context are longer than [`PATIENCE`], one goes for each time that this passes.
+//!
+//! All of it is about a container. Which of its processes and streams goes next is its own matter: whoever asks first once it has
+//! paid, kernel by kernel. Of two processes with kernels of 30 and of 100 ms the first gets 23 %.
 //!
 //! # What a share is
 //!
@@ -85,10 +90,6 @@ pub const AHEAD: u64 = 4_000_000;
 /// The most that is paid for in advance, nanoseconds of the GPU: until somebody looks whether the kernel was shorter than those before it the
 /// other processes of the container wait for that.
 const BEFOREHAND: u64 = 250_000_000;
-/// Launches that may go before the lane is looked at again.
-const MOST: u64 = 128;
-/// Launches that may be under way before any has been measured. A first kernel may be a long one.
-const UNKNOWN: u64 = 1;
 /// How long a launch may go on without another look.
 pub const LOOK: u64 = 250_000;
 /// The longest sleep before everything is looked at anew: a share may have changed.
@@ -228,7 +229,7 @@ impl Lane {
             self.settle(now, grant, host, events);
             let nap = match self.step(now, grant, &mut wait, host) {
                 Answer::Go => match self.prepay(now, grant, &wait) {
-                    Some(prepaid) if self.enter(wait.unpaid || self.is_stuck(now, &mut wait)) => {
+                    Some(prepaid) if self.enter(grant, wait.unpaid || self.is_stuck(now, &mut wait)) => {
                         break prepaid;
                     }
                     Some(prepaid) => {
@@ -272,7 +273,7 @@ impl Lane {
                 return Answer::Wait(owed.min(AHEAD / 4));
             }
         }
-        if self.is_full() && !self.is_stuck(now, wait) {
+        if self.is_full(grant) && !self.is_stuck(now, wait) {
             return Answer::Wait((self.average() / 8).clamp(SHORT, AHEAD / 4));
         }
         let Some(turn) = grant.turn else { return Answer::Go };

@@ -1,5 +1,6 @@
 //! What is under way in one context, and how long it took.
 
+mod ahead;
 mod held;
 mod marks;
 mod work;
@@ -12,7 +13,7 @@ use fgpu_wire::limits::COMPUTE_CAP;
 
 use self::marks::{NOTES, Note};
 use self::work::State;
-use super::{AHEAD, BEFOREHAND, Grant, LOOK, MOST, PAUSE, UNKNOWN, Wait};
+use super::{AHEAD, BEFOREHAND, Grant, LOOK, PAUSE, Wait};
 
 /// Where something is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct Lane {
     retired: AtomicU64,
     /// Nanoseconds of a launch; 0: not known.
     average: AtomicU64,
+    /// Of the longest of late, on average over what was measured together; 0: not known.
+    longest: AtomicU64,
     since: AtomicU64,
     /// 1: a launch had to wait for its container's turn, and what was missed meanwhile is not made up for yet.
     waited: AtomicU32,
@@ -69,9 +72,9 @@ impl Lane {
 
     /// After a look that let a launch go: whether no other thread's took the room at the same time. It does not matter to one
     /// that has waited for long enough (`is_stuck`): the other may be itself, in a callback of the driver's.
-    pub(super) fn enter(&self, is_stuck: bool) -> bool {
+    pub(super) fn enter(&self, grant: &Grant<'_>, is_stuck: bool) -> bool {
         let others = self.calling.fetch_add(1, Ordering::AcqRel);
-        let has_room = others == 0 || is_stuck || self.under_way() + u64::from(others) < self.window();
+        let has_room = others == 0 || is_stuck || self.under_way() + u64::from(others) < self.window(grant);
         if !has_room {
             self.leave();
         }
@@ -105,7 +108,7 @@ impl Lane {
         } else if grant.share().0 != COMPUTE_CAP || grant.account.paid() >= now {
             self.waited.store(0, Ordering::Relaxed);
         }
-        let room = self.window().saturating_sub(self.under_way()).saturating_sub(1);
+        let room = self.window(grant).saturating_sub(self.under_way()).saturating_sub(1);
         self.allowed.store(room as i64, Ordering::Relaxed);
         self.go_until.store(now + LOOK, Ordering::Relaxed);
     }
@@ -133,22 +136,6 @@ impl Lane {
 
     pub(super) fn retired(&self) -> u64 {
         self.retired.load(Ordering::Acquire)
-    }
-
-    fn under_way(&self) -> u64 {
-        self.launched.load(Ordering::Acquire).saturating_sub(self.retired())
-    }
-
-    /// How many launches may be under way.
-    fn window(&self) -> u64 {
-        match self.average() {
-            0 => UNKNOWN,
-            average => (AHEAD / average).clamp(1, MOST),
-        }
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.under_way() >= self.window()
     }
 
     /// Time that the container had to leave to others is not lost to it as idle time is, nor what a sleep ended late.

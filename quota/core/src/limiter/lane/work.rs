@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use fgpu_wire::ledger::Span;
 
+use super::ahead::Lengths;
 use super::{Lane, Stream};
 use crate::limiter::{Events, Grant, Host};
 
@@ -42,6 +43,7 @@ pub(super) struct State {
     pub(super) ended: u64,
     /// Launches that are behind a mark.
     pub(super) covered: u64,
+    lengths: Lengths,
     /// What this process last told others.
     busy: u64,
     /// Marks under way: `count` of them from `first` on.
@@ -174,6 +176,8 @@ impl Lane {
             let average = self.average();
             let next = if average == 0 { each } else { (average * 3 + each) / 4 };
             self.average.store(next.max(1), Ordering::Relaxed);
+            let longest = state.lengths.add(launches, each, state.from.saturating_add(ended));
+            self.longest.store(longest, Ordering::Relaxed);
             self.retired.store(mark.launches, Ordering::Release);
         }
         state.ended = state.ended.max(ended);

@@ -80,6 +80,26 @@ fn a_second_holds_as_much_of_long_kernels_as_it_must_and_the_average_holds() {
     }
 }
 
+/// Short kernels go many at a time, and long ones may be among them. How many of those there have been of late is known, so a second
+/// holds no more of them than of any others; the first time, a bounded number.
+#[test]
+fn long_kernels_behind_short_ones_stay_within_three_points() {
+    for (small, large) in [(100, 10), (1000, 10), (1000, 100), (5000, 50)] {
+        for percent in [10, 25, 50, 75, 90] {
+            let (time, share) = (16 * S, S / 100 * percent);
+            let shape = Shape::Mixed(small, large);
+            let (node, _) = alone_for(time, shape, COMPUTE_CAP, percent as u32 * 10_000, true);
+            let got = node.time(0, 0, time);
+            // By then each of them has been there once.
+            let most = node.world.lock().gpu.most(0, S, 7 * S, S + time);
+            let first = node.world.lock().gpu.most(0, S, S, 7 * S);
+            assert!(most <= share + 30 * MS, "{shape:?} {percent}%: {most} ns in a second");
+            assert!(first <= share + 230 * MS, "{shape:?} {percent}%: {first} ns in a first second");
+            assert!(got >= time / 100 * percent / 100 * 95, "{shape:?} {percent}%: {got}");
+        }
+    }
+}
+
 /// Who was idle may not take more for that.
 #[test]
 fn pauses_are_not_saved_up_for_long_kernels() {

@@ -1,7 +1,6 @@
 //! Prints what is in BENCHMARKS.md: `cargo test --release -p fgpu-quota-core experiments -- --ignored --nocapture`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_SHARE};
 
@@ -32,15 +31,14 @@ fn two(mode: u8, turns: bool) -> (f64, f64, f64) {
     found
 }
 
-fn alone(shape: Shape, percent: u64) -> (f64, f64, f64, u64) {
+/// What a container alone got of the GPU, the most that a second held until some time and after it, and what was charged, percent.
+fn alone(shape: Shape, percent: u64, time: u64, known: u64) -> [f64; 4] {
     let node = Arc::new(Node::new(&[(COMPUTE_CAP, percent as u32 * 10_000)]));
-    let process = Process::new(&node, 0, true);
-    let threads = start(&process, shape, 0, LONG);
+    let threads = start(&Process::new(&node, 0, true), shape, 0, time);
     node.world.run(threads.into_iter().map(|(_, thread)| thread).collect());
-    let most = node.world.lock().gpu.most(0, S, S, S + LONG);
-    let of = |time: u64, whole: u64| time as f64 * 100.0 / whole as f64;
-    let launches = process.launches.load(Ordering::Relaxed);
-    (of(node.time(0, 0, LONG), LONG), of(most, S), of(node.charged(0), LONG), launches)
+    let most = |from, to| node.world.lock().gpu.most(0, S, S + from, S + to) as f64 * 100.0 / S as f64;
+    let of = |part: u64| part as f64 * 100.0 / time as f64;
+    [of(node.time(0, 0, time)), most(0, known), most(known, time), of(node.charged(0))]
 }
 
 #[test]
@@ -49,21 +47,23 @@ fn experiments() {
     println!("| shape | cap | got | most in a second | charged |\n|---|---|---|---|---|");
     for shape in SHAPES {
         for percent in [10, 25, 33, 50, 75, 90] {
-            let (got, most, charged, _) = alone(shape, percent);
+            let [got, _, most, charged] = alone(shape, percent, LONG, 0);
             println!("| {shape:?} | {percent} % | {got:.2} % | {most:.2} % | {charged:.2} % |");
         }
     }
     println!("| kernels | cap | got | most in a second |\n|---|---|---|---|");
     for length in [20, 40, 60, 100, 250] {
         for percent in [10, 25, 50, 75, 90] {
-            let (got, most, ..) = alone(Shape::Of(length * MS), percent);
+            let [got, _, most, _] = alone(Shape::Of(length * MS), percent, LONG, 0);
             println!("| {length} ms | {percent} % | {got:.2} % | {most:.2} % |");
         }
     }
-    for (small, large) in [(100, 10), (1000, 100), (1000, 10)] {
+    for (small, large) in [(100, 10), (1000, 100), (1000, 10), (5000, 50)] {
         for percent in [10, 25, 50, 75, 90] {
-            let (got, most, ..) = alone(Shape::Mixed(small, large), percent);
-            println!("| {small} of 20 µs, {large} of 5 ms | {percent} % | {got:.2} % | {most:.2} % |");
+            let [got, first, most, _] = alone(Shape::Mixed(small, large), percent, 16 * S, 7 * S);
+            println!(
+                "| {small} of 20 µs, {large} of 5 ms | {percent} % | {got:.2} % | {most:.2} %, at first {first:.2} % |"
+            );
         }
     }
     for (name, mode) in [("cap", COMPUTE_CAP), ("share", COMPUTE_SHARE)] {
