@@ -5,8 +5,8 @@
 //! A [`Lane`] is a context of this process on a GPU. From the first launch into an idle lane to the end of the last one
 //! the lane is *at work*; events of the driver's tell how long that was: one before the first launch, and *marks*
 //! after launches. What is launched far apart is marked one by one, what is launched close together every sixteen
-//! launches of a stream; before a wait for the GPU the rest is marked. Time between two kernels that is too short for a
-//! host to see counts as work. A lane's time is charged to the container's account
+//! launches of a stream; the rest is marked before a wait for the GPU, a question whether it is done, and a copy or a fill in a
+//! stream. Time between two kernels that is too short for a host to see counts as work. A lane's time is charged to the container's account
 //! ([`Compute`]), which takes the union of what its processes report, and moves on until
 //! when the container has paid.
 //!
@@ -14,9 +14,10 @@
 //! ended since: the time at work began so long before now, and not later.
 //!
 //! What counts too much: time that a kernel in the middle of others waits for a copy or for another GPU; gaps of some
-//! microseconds between kernels; after a burst of launches of which nobody awaits the end, the average of such kernels
-//! instead of their time; and if the program then copies before it launches again, the time until that copy has ended. What counts too little: up to fifteen launches close together in the default stream of a thread
-//! that afterwards neither launches nor waits.
+//! microseconds between kernels; and where a burst is followed in its stream by something that is none of the above (a host
+//! function), the time until that has ended. After a burst of whose end the program's own memory tells it, what counts is the
+//! average of such kernels instead of their time; of the next 64 launches each is marked. What counts too little: up to fifteen
+//! launches close together in the default stream of a thread that afterwards neither launches nor waits.
 //!
 //! Of threads that launch into default streams of their own each can mark its own only. One that finds the state held by another
 //! waits for it: a mark left out is work that nobody is charged for.

@@ -18,6 +18,8 @@ pub enum Kind {
     Report,
     /// Lets the GPU work. Code may be loaded for it, or a graph given its memory.
     Launch,
+    /// Waits for launches, asks whether they have ended, or comes after them in a stream.
+    Follow,
     /// Gives out functions.
     Resolve,
     /// Not wrapped: called by us.
@@ -108,13 +110,17 @@ impl Library {
 ///
 /// For each line under `wrap`: the exported function, which hands its arguments on to the function after the
 /// `=`; a line of `LIBRARY.symbols`; and `real::NAME`, which calls the real function, or gives `$absent` if
-/// this version of the real library has none. For each line under `call`: the last two only.
+/// this version of the real library has none. A line under `around` likewise, but the function after the `=` gets the call of the real one
+/// as a closure. For each line under `call`: the last two only.
 #[macro_export]
 macro_rules! symbols {
     (
         library: $path:expr, $soname:expr;
         result: $result:ty, absent: $absent:expr;
         wrap { $($kind:ident $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:path;)* }
+        $(around {
+            $($around_kind:ident $around:ident($($around_argument:ident: $around_type:ty),* $(,)?) = $caller:path;)*
+        })?
         call { $($called:ident($($called_argument:ident: $called_type:ty),* $(,)?);)* }
     ) => {
         /// The real library, and all that we wrap or call of it.
@@ -123,20 +129,11 @@ macro_rules! symbols {
 
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         #[repr(usize)]
-        enum Line { $($name,)* $($called,)* Count }
+        enum Line { $($name,)* $($($around,)*)? $($called,)* Count }
 
         static SYMBOLS: [$crate::symbols::Symbol; Line::Count as usize] = [
-            $($crate::symbols::Symbol::new(
-                stringify!($name),
-                $crate::symbols::Kind::$kind,
-                // SAFETY: between function pointers; it is only handed out, and called as what it is.
-                Some(unsafe {
-                    core::mem::transmute::<
-                        unsafe extern "C" fn($($type),*) -> $result,
-                        $crate::symbols::Function,
-                    >($name)
-                }),
-            ),)*
+            $($crate::symbols!(@line $kind $name($($type),*) $result),)*
+            $($($crate::symbols!(@line $around_kind $around($($around_type),*) $result),)*)?
             $($crate::symbols::Symbol::new(stringify!($called), $crate::symbols::Kind::Called, None),)*
         ];
 
@@ -153,6 +150,19 @@ macro_rules! symbols {
             }
         )*
 
+        $($(
+            /// The wrapped function of this name.
+            ///
+            /// # Safety
+            /// As the real one's.
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, clippy::too_many_arguments)]
+            pub unsafe extern "C" fn $around($($around_argument: $around_type),*) -> $result {
+                // SAFETY: the caller's promise is handed on.
+                $caller(|| unsafe { real::$around($($around_argument),*) })
+            }
+        )*)?
+
         /// The real functions. Each is safe to call as far as the real library's is.
         #[allow(non_snake_case, dead_code, clippy::too_many_arguments)]
         pub(crate) mod real {
@@ -160,8 +170,22 @@ macro_rules! symbols {
             use super::*;
 
             $crate::symbols!(@real $result, $absent; $($name($($argument: $type),*);)*);
+            $($crate::symbols!(@real $result, $absent; $($around($($around_argument: $around_type),*);)*);)?
             $crate::symbols!(@real $result, $absent; $($called($($called_argument: $called_type),*);)*);
         }
+    };
+    (@line $kind:ident $name:ident($($type:ty),*) $result:ty) => {
+        $crate::symbols::Symbol::new(
+            stringify!($name),
+            $crate::symbols::Kind::$kind,
+            // SAFETY: between function pointers; it is only handed out, and called as what it is.
+            Some(unsafe {
+                core::mem::transmute::<
+                    unsafe extern "C" fn($($type),*) -> $result,
+                    $crate::symbols::Function,
+                >($name)
+            }),
+        )
     };
     (@real $result:ty, $absent:expr; $($name:ident($($argument:ident: $type:ty),*);)*) => {
         $(

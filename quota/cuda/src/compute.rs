@@ -154,14 +154,18 @@ fn is_limited(process: &Process) -> bool {
     (0..limits.gpus()).any(|gpu| limits.compute(gpu).0 != COMPUTE_OFF)
 }
 
+#[inline]
+fn current() -> Option<Context> {
+    let mut context: Context = null_mut();
+    // SAFETY: the driver writes the context.
+    let result = unsafe { real::cuCtxGetCurrent(&raw mut context) };
+    (result == SUCCESS && !context.is_null()).then_some(context)
+}
+
 /// The current context's lane and what it may use.
 #[inline]
 fn here(process: &'static Process) -> Option<(&'static Lane, Grant<'static>)> {
-    let mut context: Context = null_mut();
-    // SAFETY: the driver writes the context.
-    if unsafe { real::cuCtxGetCurrent(&raw mut context) } != SUCCESS || context.is_null() {
-        return None;
-    }
+    let context = current()?;
     let lanes = process.lanes()?;
     let (lane, gpu) = match lanes.find(context as usize) {
         Some(found) => found,
@@ -230,15 +234,41 @@ pub(crate) fn launch_many(
     result
 }
 
+/// The current context's lane, if something was launched in it.
+#[inline]
+fn launched() -> Option<(&'static Lane, Grant<'static>)> {
+    let process = Process::registered()?;
+    let lanes = process.known_lanes()?;
+    let (lane, gpu) = lanes.find(current()? as usize)?;
+    Some((lane, lanes.grant(process, gpu)?))
+}
+
 /// A wait for the GPU.
 #[inline]
 pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
-    let known = Process::registered().filter(|process| process.known_lanes().is_some());
-    let Some((lane, grant)) = known.and_then(here) else { return call() };
+    let Some((lane, grant)) = launched() else { return call() };
     lane.before_wait(&grant, &System, &Driver::default());
     let result = call();
     lane.settle(System.now(), &grant, &System, &Driver::default());
     result
+}
+
+/// A copy in a stream. What was launched before it is marked first: nobody can say later when that ended.
+#[inline]
+pub(crate) fn follow(call: impl FnOnce() -> Result) -> Result {
+    if let Some((lane, grant)) = launched() {
+        lane.before_wait(&grant, &System, &Driver::default());
+    }
+    call()
+}
+
+/// A question whether launches have ended, or a fill in a stream: likewise, but not in the middle of launches.
+#[inline]
+pub(crate) fn follow_late(call: impl FnOnce() -> Result) -> Result {
+    if let Some((lane, grant)) = launched() {
+        lane.before_late(&grant, &System, &Driver::default());
+    }
+    call()
 }
 
 /// The end of a stream, which may be of another context than the current one.

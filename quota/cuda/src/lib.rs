@@ -42,7 +42,7 @@
 //! - What a driver keeps for itself beyond what it reports: small allocations of a context share pieces of 2 MiB.
 //! - What a driver gave back of its own accord in *another* process's pool counts there until that process
 //!   synchronises, allocates or frees.
-//! - SM time of a process's contexts beyond 64 that live at the same time, and of copies and other work than kernels.
+//! - SM time of copies and other work than kernels.
 //! - A launch is not refused for code that it turns out to load; the next allocation is.
 //!
 //! # What has to be measured on a GPU

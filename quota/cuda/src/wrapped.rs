@@ -1,7 +1,7 @@
 //! The functions that are wrapped, and where that is done. The library's list of exported names is exactly the
-//! `wrap` part. What every name of the driver is, the others included, is in the crate `fgpu-quota-names`.
+//! `wrap` and `around` parts. What every name of the driver is, the others included, is in the crate `fgpu-quota-names`.
 
-use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
 use crate::driver::{
     Address, AllocNode, AllocationProperties, Array3dDescriptor, ArrayDescriptor, ArrayMapping, Context,
@@ -227,6 +227,62 @@ fgpu_quota_core::symbols! {
             name: *const c_char, address: *mut Address, version: c_int, flags: c_ulonglong, status: *mut c_int,
         ) = resolve::proc_address_v2;
     }
+    around {
+        Follow cuMemcpy(to: Pointer, from: Pointer, bytes: usize) = compute::wait;
+        Follow cuMemcpy_ptds(to: Pointer, from: Pointer, bytes: usize) = compute::wait;
+        Follow cuMemcpyHtoD(to: u32, from: *const c_void, bytes: c_uint) = compute::wait;
+        Follow cuMemcpyHtoD_v2(to: Pointer, from: *const c_void, bytes: usize) = compute::wait;
+        Follow cuMemcpyHtoD_v2_ptds(to: Pointer, from: *const c_void, bytes: usize) = compute::wait;
+        Follow cuMemcpyDtoH(to: *mut c_void, from: u32, bytes: c_uint) = compute::wait;
+        Follow cuMemcpyDtoH_v2(to: *mut c_void, from: Pointer, bytes: usize) = compute::wait;
+        Follow cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: Pointer, bytes: usize) = compute::wait;
+        Follow cuMemcpyDtoD(to: u32, from: u32, bytes: c_uint) = compute::wait;
+        Follow cuMemcpyDtoD_v2(to: Pointer, from: Pointer, bytes: usize) = compute::wait;
+        Follow cuMemcpyDtoD_v2_ptds(to: Pointer, from: Pointer, bytes: usize) = compute::wait;
+        Follow cuMemcpy2D(copy: *const c_void) = compute::wait;
+        Follow cuMemcpy2D_v2(copy: *const c_void) = compute::wait;
+        Follow cuMemcpy2D_v2_ptds(copy: *const c_void) = compute::wait;
+        Follow cuMemcpy2DUnaligned(copy: *const c_void) = compute::wait;
+        Follow cuMemcpy2DUnaligned_v2(copy: *const c_void) = compute::wait;
+        Follow cuMemcpy2DUnaligned_v2_ptds(copy: *const c_void) = compute::wait;
+        Follow cuMemcpy3D(copy: *const c_void) = compute::wait;
+        Follow cuMemcpy3D_v2(copy: *const c_void) = compute::wait;
+        Follow cuMemcpy3D_v2_ptds(copy: *const c_void) = compute::wait;
+        Follow cuMemcpyAsync(to: Pointer, from: Pointer, bytes: usize, stream: Stream) = compute::follow;
+        Follow cuMemcpyAsync_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Stream) = compute::follow;
+        Follow cuMemcpyHtoDAsync(to: u32, from: *const c_void, bytes: c_uint, stream: Stream) = compute::follow;
+        Follow cuMemcpyHtoDAsync_v2(to: Pointer, from: *const c_void, bytes: usize, stream: Stream)
+            = compute::follow;
+        Follow cuMemcpyHtoDAsync_v2_ptsz(to: Pointer, from: *const c_void, bytes: usize, stream: Stream)
+            = compute::follow;
+        Follow cuMemcpyDtoHAsync(to: *mut c_void, from: u32, bytes: c_uint, stream: Stream) = compute::follow;
+        Follow cuMemcpyDtoHAsync_v2(to: *mut c_void, from: Pointer, bytes: usize, stream: Stream)
+            = compute::follow;
+        Follow cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: Pointer, bytes: usize, stream: Stream)
+            = compute::follow;
+        Follow cuMemcpyDtoDAsync(to: u32, from: u32, bytes: c_uint, stream: Stream) = compute::follow;
+        Follow cuMemcpyDtoDAsync_v2(to: Pointer, from: Pointer, bytes: usize, stream: Stream) = compute::follow;
+        Follow cuMemcpyDtoDAsync_v2_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Stream)
+            = compute::follow;
+        Follow cuMemcpy2DAsync(copy: *const c_void, stream: Stream) = compute::follow;
+        Follow cuMemcpy2DAsync_v2(copy: *const c_void, stream: Stream) = compute::follow;
+        Follow cuMemcpy2DAsync_v2_ptsz(copy: *const c_void, stream: Stream) = compute::follow;
+        Follow cuMemcpy3DAsync(copy: *const c_void, stream: Stream) = compute::follow;
+        Follow cuMemcpy3DAsync_v2(copy: *const c_void, stream: Stream) = compute::follow;
+        Follow cuMemcpy3DAsync_v2_ptsz(copy: *const c_void, stream: Stream) = compute::follow;
+        Follow cuMemsetD8Async(to: Pointer, value: c_uchar, count: usize, stream: Stream) = compute::follow_late;
+        Follow cuMemsetD8Async_ptsz(to: Pointer, value: c_uchar, count: usize, stream: Stream)
+            = compute::follow_late;
+        Follow cuMemsetD16Async(to: Pointer, value: c_ushort, count: usize, stream: Stream) = compute::follow_late;
+        Follow cuMemsetD16Async_ptsz(to: Pointer, value: c_ushort, count: usize, stream: Stream)
+            = compute::follow_late;
+        Follow cuMemsetD32Async(to: Pointer, value: c_uint, count: usize, stream: Stream) = compute::follow_late;
+        Follow cuMemsetD32Async_ptsz(to: Pointer, value: c_uint, count: usize, stream: Stream)
+            = compute::follow_late;
+        Follow cuStreamQuery(stream: Stream) = compute::follow_late;
+        Follow cuStreamQuery_ptsz(stream: Stream) = compute::follow_late;
+        Follow cuEventQuery(event: Object) = compute::follow_late;
+    }
     call {
         cuCtxGetCurrent(context: *mut Context);
         cuCtxGetDevice(device: *mut Device);
@@ -235,11 +291,9 @@ fgpu_quota_core::symbols! {
         cuStreamGetCtx(stream: Stream, context: *mut Context);
         cuStreamIsCapturing(stream: Stream, status: *mut c_int);
         cuStreamIsCapturing_ptsz(stream: Stream, status: *mut c_int);
-        cuStreamQuery(stream: Stream);
         cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
         cuEventCreate(event: *mut Object, flags: c_uint);
         cuEventRecord(event: Object, stream: Stream);
-        cuEventQuery(event: Object);
         cuEventElapsedTime(milliseconds: *mut f32, from: Object, to: Object);
         cuDeviceGetAttribute(value: *mut c_int, which: c_int, device: Device);
         cuDeviceGetMemPool(pool: *mut Pool, device: Device);

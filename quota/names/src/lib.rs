@@ -1,7 +1,7 @@
 //! What every name of the CUDA driver does for the memory limit.
 //!
 //! One table, [`TABLE`], in which every name that any known driver exports is in exactly one class. The quota library
-//! wraps what is in the first five classes; the test of this crate fails on a name that a driver has and the table
+//! wraps what is in all classes but the last two; the test of this crate fails on a name that a driver has and the table
 //! has not, and one in `suite` if the library exports anything else than the table says.
 //!
 //! The drivers' names are in `lists/`, names only, one a line, sorted:
@@ -37,6 +37,9 @@ pub enum Class {
     /// Lets the GPU work, or ends a stream of work. Wrapped where code may be loaded for it, a graph given its memory,
     /// or time read.
     Launched,
+    /// Waits for what was launched, asks whether it has ended, or comes after it in a stream: wrapped so that the launches are timed
+    /// before that.
+    Followed,
     /// Opens or hands on memory that exists: it counts where it was allocated, and only there. Not wrapped.
     Shared,
     /// Has nothing to do with device memory. Not wrapped.
@@ -91,6 +94,19 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuLaunchGridAsync", "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchKernelEx_ptsz",
         "cuLaunchKernel_ptsz", "cuStreamDestroy", "cuStreamDestroy_v2",
     ]),
+    (Class::Followed, &[
+        "cuEventQuery", "cuMemcpy", "cuMemcpy2D", "cuMemcpy2DAsync", "cuMemcpy2DAsync_v2",
+        "cuMemcpy2DAsync_v2_ptsz", "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned_v2",
+        "cuMemcpy2DUnaligned_v2_ptds", "cuMemcpy2D_v2", "cuMemcpy2D_v2_ptds", "cuMemcpy3D", "cuMemcpy3DAsync",
+        "cuMemcpy3DAsync_v2", "cuMemcpy3DAsync_v2_ptsz", "cuMemcpy3D_v2", "cuMemcpy3D_v2_ptds",
+        "cuMemcpyAsync", "cuMemcpyAsync_ptsz", "cuMemcpyDtoD", "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2",
+        "cuMemcpyDtoDAsync_v2_ptsz", "cuMemcpyDtoD_v2", "cuMemcpyDtoD_v2_ptds", "cuMemcpyDtoH",
+        "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2_ptsz", "cuMemcpyDtoH_v2",
+        "cuMemcpyDtoH_v2_ptds", "cuMemcpyHtoD", "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2",
+        "cuMemcpyHtoDAsync_v2_ptsz", "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds", "cuMemcpy_ptds",
+        "cuMemsetD16Async", "cuMemsetD16Async_ptsz", "cuMemsetD32Async", "cuMemsetD32Async_ptsz",
+        "cuMemsetD8Async", "cuMemsetD8Async_ptsz", "cuStreamQuery", "cuStreamQuery_ptsz",
+    ]),
     (Class::Shared, &[
         "cuDestroyExternalMemory", "cuExternalMemoryGetMappedBuffer",
         "cuExternalMemoryGetMappedMipmappedArray", "cuGLMapBufferObject", "cuGLMapBufferObjectAsync",
@@ -137,7 +153,7 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuEGLStreamConsumerConnectWithFlags", "cuEGLStreamConsumerDisconnect",
         "cuEGLStreamConsumerReleaseFrame", "cuEGLStreamProducerConnect", "cuEGLStreamProducerDisconnect",
         "cuEGLStreamProducerPresentFrame", "cuEGLStreamProducerReturnFrame", "cuEventCreate",
-        "cuEventDestroy", "cuEventDestroy_v2", "cuEventElapsedTime", "cuEventElapsedTime_v2", "cuEventQuery",
+        "cuEventDestroy", "cuEventDestroy_v2", "cuEventElapsedTime", "cuEventElapsedTime_v2",
         "cuEventRecord", "cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz", "cuEventRecord_ptsz",
         "cuFabricCpyBatchAsync", "cuFabricCpyBatchAsync_ptsz", "cuFlushGPUDirectRDMAWrites",
         "cuFuncGetAttribute", "cuFuncGetModule", "cuFuncGetName", "cuFuncGetParamCount",
@@ -199,34 +215,27 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuMemHostUnregister", "cuMemPoolGetAccess", "cuMemPoolGetAttribute", "cuMemPoolSetAccess",
         "cuMemPoolSetAttribute", "cuMemPrefetchAsync", "cuMemPrefetchAsync_ptsz", "cuMemPrefetchAsync_v2",
         "cuMemPrefetchAsync_v2_ptsz", "cuMemPrefetchBatchAsync", "cuMemPrefetchBatchAsync_ptsz",
-        "cuMemRangeGetAttribute", "cuMemRangeGetAttributes", "cuMemSetAccess", "cuMemSetMemPool", "cuMemcpy",
-        "cuMemcpy2D", "cuMemcpy2DAsync", "cuMemcpy2DAsync_v2", "cuMemcpy2DAsync_v2_ptsz",
-        "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned_v2", "cuMemcpy2DUnaligned_v2_ptds", "cuMemcpy2D_v2",
-        "cuMemcpy2D_v2_ptds", "cuMemcpy3D", "cuMemcpy3DAsync", "cuMemcpy3DAsync_v2",
-        "cuMemcpy3DAsync_v2_ptsz", "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_ptsz",
+        "cuMemRangeGetAttribute", "cuMemRangeGetAttributes", "cuMemSetAccess", "cuMemSetMemPool",
+        "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_ptsz",
         "cuMemcpy3DBatchAsync_v2", "cuMemcpy3DBatchAsync_v2_ptsz", "cuMemcpy3DPeer", "cuMemcpy3DPeerAsync",
         "cuMemcpy3DPeerAsync_ptsz", "cuMemcpy3DPeer_ptds", "cuMemcpy3DWithAttributesAsync",
-        "cuMemcpy3DWithAttributesAsync_ptsz", "cuMemcpy3D_v2", "cuMemcpy3D_v2_ptds", "cuMemcpyAsync",
-        "cuMemcpyAsync_ptsz", "cuMemcpyAtoA", "cuMemcpyAtoA_v2", "cuMemcpyAtoA_v2_ptds", "cuMemcpyAtoD",
+        "cuMemcpy3DWithAttributesAsync_ptsz",
+        "cuMemcpyAtoA", "cuMemcpyAtoA_v2", "cuMemcpyAtoA_v2_ptds", "cuMemcpyAtoD",
         "cuMemcpyAtoD_v2", "cuMemcpyAtoD_v2_ptds", "cuMemcpyAtoH", "cuMemcpyAtoHAsync",
         "cuMemcpyAtoHAsync_v2", "cuMemcpyAtoHAsync_v2_ptsz", "cuMemcpyAtoH_v2", "cuMemcpyAtoH_v2_ptds",
         "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_ptsz", "cuMemcpyBatchAsync_v2",
         "cuMemcpyBatchAsync_v2_ptsz", "cuMemcpyDtoA", "cuMemcpyDtoA_v2", "cuMemcpyDtoA_v2_ptds",
-        "cuMemcpyDtoD", "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoDAsync_v2_ptsz",
-        "cuMemcpyDtoD_v2", "cuMemcpyDtoD_v2_ptds", "cuMemcpyDtoH", "cuMemcpyDtoHAsync",
-        "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2_ptsz", "cuMemcpyDtoH_v2", "cuMemcpyDtoH_v2_ptds",
         "cuMemcpyHtoA", "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync_v2", "cuMemcpyHtoAAsync_v2_ptsz",
-        "cuMemcpyHtoA_v2", "cuMemcpyHtoA_v2_ptds", "cuMemcpyHtoD", "cuMemcpyHtoDAsync",
-        "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz", "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds",
+        "cuMemcpyHtoA_v2", "cuMemcpyHtoA_v2_ptds",
         "cuMemcpyPeer", "cuMemcpyPeerAsync", "cuMemcpyPeerAsync_ptsz", "cuMemcpyPeer_ptds",
-        "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync_ptsz", "cuMemcpy_ptds", "cuMemsetD16",
-        "cuMemsetD16Async", "cuMemsetD16Async_ptsz", "cuMemsetD16_v2", "cuMemsetD16_v2_ptds",
+        "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync_ptsz", "cuMemsetD16",
+        "cuMemsetD16_v2", "cuMemsetD16_v2_ptds",
         "cuMemsetD2D16", "cuMemsetD2D16Async", "cuMemsetD2D16Async_ptsz", "cuMemsetD2D16_v2",
         "cuMemsetD2D16_v2_ptds", "cuMemsetD2D32", "cuMemsetD2D32Async", "cuMemsetD2D32Async_ptsz",
         "cuMemsetD2D32_v2", "cuMemsetD2D32_v2_ptds", "cuMemsetD2D8", "cuMemsetD2D8Async",
         "cuMemsetD2D8Async_ptsz", "cuMemsetD2D8_v2", "cuMemsetD2D8_v2_ptds", "cuMemsetD32",
-        "cuMemsetD32Async", "cuMemsetD32Async_ptsz", "cuMemsetD32_v2", "cuMemsetD32_v2_ptds", "cuMemsetD8",
-        "cuMemsetD8Async", "cuMemsetD8Async_ptsz", "cuMemsetD8_v2", "cuMemsetD8_v2_ptds",
+        "cuMemsetD32_v2", "cuMemsetD32_v2_ptds", "cuMemsetD8",
+        "cuMemsetD8_v2", "cuMemsetD8_v2_ptds",
         "cuMipmappedArrayGetLevel", "cuMipmappedArrayGetMemoryRequirements",
         "cuMipmappedArrayGetSparseProperties", "cuModuleEnumerateFunctions", "cuModuleGetFunctionCount",
         "cuModuleGetGlobal", "cuModuleGetLoadingMode", "cuModuleGetSurfRef", "cuModuleGetTexRef",
@@ -253,8 +262,8 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuStreamGetCtx_v2_ptsz", "cuStreamGetDevResource", "cuStreamGetDevResource_ptsz",
         "cuStreamGetDevice", "cuStreamGetDevice_ptsz", "cuStreamGetFlags", "cuStreamGetFlags_ptsz",
         "cuStreamGetGreenCtx", "cuStreamGetId", "cuStreamGetId_ptsz", "cuStreamGetPriority",
-        "cuStreamGetPriority_ptsz", "cuStreamIsCapturing", "cuStreamIsCapturing_ptsz", "cuStreamQuery",
-        "cuStreamQuery_ptsz", "cuStreamSetAttribute", "cuStreamSetAttribute_ptsz",
+        "cuStreamGetPriority_ptsz", "cuStreamIsCapturing", "cuStreamIsCapturing_ptsz",
+        "cuStreamSetAttribute", "cuStreamSetAttribute_ptsz",
         "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_ptsz",
         "cuStreamUpdateCaptureDependencies_v2", "cuStreamUpdateCaptureDependencies_v2_ptsz",
         "cuStreamWaitEvent", "cuStreamWaitEvent_ptsz", "cuStreamWaitValue32", "cuStreamWaitValue32_ptsz",

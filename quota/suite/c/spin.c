@@ -8,6 +8,8 @@
 //   graph     a graph of eight kernels, captured, launched again and again
 //   threads   four threads with per-thread default streams, and cooperative kernels
 //   events    the program waits by asking an event
+//   copies    three hundredths of a kernel and seven whole ones, and a copy that waits for them
+//   asks      likewise, and the program asks the stream whether they have ended
 //   green     each kernel in a green context of its own
 //   leave     each kernel in a green context of its own, which is destroyed long after the kernel has ended
 //   greens    each kernel in another one of 72 green contexts that live at once
@@ -21,6 +23,8 @@ int cuDeviceGet(int *, int);
 int cuEventCreate(void **, unsigned);
 int cuEventRecord(void *, void *);
 int cuEventQuery(void *);
+int cuStreamQuery(void *);
+int cuMemcpyDtoH_v2(void *, u64, size_t);
 int cuGraphGetNodes(void *, void **, size_t *);
 int cuStreamSynchronize_ptsz(void *);
 int cuGraphLaunch(void *, void *);
@@ -111,6 +115,18 @@ int main(int argc, char **argv) {
         for (; launched < rounds; launched++) {
             check(launch(NULL) == 0 && cuEventRecord(event, NULL) == 0);
             while (cuEventQuery(event)) usleep(100);
+        }
+    } else if (!strcmp(shape, "copies") || !strcmp(shape, "asks")) {
+        u64 memory, whole = kernel;
+        char byte;
+        check(cuMemAlloc_v2(&memory, 1) == 0);
+        while (launched < rounds) {
+            kernel = whole / 100;
+            for (int i = 0; i < 3; i++) check(launch(NULL) == 0);
+            kernel = whole;
+            for (int i = 0; i < 7; i++, launched++) check(launch(NULL) == 0);
+            if (*shape == 'c') check(cuMemcpyDtoH_v2(&byte, memory, 1) == 0);
+            else while (cuStreamQuery(NULL)) usleep(100);
         }
     } else if (!strcmp(shape, "idle")) {
         for (;;) pause();

@@ -78,6 +78,17 @@ fn captures_are_not_disturbed_and_cost_nothing() {
     assert!(charged >= all / 100 * 90, "{charged} of {all}");
 }
 
+/// Of a burst the first launch is marked at once, the others before what tells the program of their end. What nobody marks is charged as
+/// long as kernels are on average, and the first ones are short.
+#[test]
+fn kernels_before_a_copy_or_a_question_are_charged_in_full() {
+    for shape in ["copies", "asks"] {
+        let container = limited(COMPUTE_CAP, 900_000);
+        let (all, _, charged) = run(&container, shape, 140 * MS, 2 * MS);
+        assert!(charged >= all / 100 * 95, "{shape}: {charged} of {all}");
+    }
+}
+
 /// It is idle for most of its life, and nobody looks at it.
 #[test]
 fn a_context_that_ends_is_not_charged_for_its_age() {

@@ -38,6 +38,8 @@ pub struct Lane {
     launched_at: AtomicU64,
     marked: AtomicU64,
     marked_at: AtomicU64,
+    /// So many of the next launches are marked one by one.
+    closely: AtomicU32,
     retired: AtomicU64,
     /// Nanoseconds of a launch; 0: not known.
     average: AtomicU64,

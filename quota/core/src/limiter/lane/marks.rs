@@ -13,6 +13,8 @@ use crate::limiter::{AHEAD, Events, Grant, Host, PATIENCE, SHORT, WHOLE};
 pub(super) const NOTES: usize = 32;
 /// Launches of a stream until they are marked.
 const CLOSE: u64 = 16;
+/// Launches that are marked one by one after some that ended without anybody's asking: the next ones may end so, too.
+const CLOSELY: u32 = 64;
 /// What is launched so much later than the launch before is marked at once, nanoseconds.
 const APART: u64 = 25_000;
 /// The longest time between marks while launches go on, nanoseconds.
@@ -61,6 +63,7 @@ impl Lane {
         let since = self.marked.fetch_add(1, Ordering::Relaxed) + 1;
         let due = apart
             || is_own_due
+            || self.is_close()
             || !found
             || since >= CLOSE * 4
             || (since >= CLOSE && self.is_due(since))
@@ -88,6 +91,15 @@ impl Lane {
             nap = (nap * 2).min(AHEAD / 8);
             self.settle(host.now(), grant, host, events);
         }
+    }
+
+    #[inline]
+    fn is_close(&self) -> bool {
+        let left = self.closely.load(Ordering::Relaxed);
+        if left != 0 {
+            self.closely.store(left - 1, Ordering::Relaxed);
+        }
+        left != 0
     }
 
     /// Many streams are marked less often: each mark is one record for each of them.
@@ -204,15 +216,27 @@ impl Lane {
         state.covered = launches;
         // All has ended, at a time that nobody saw.
         let unseen = if late && !recorded && !left { unmarked } else { 0 };
+        if unseen > 0 {
+            self.closely.store(CLOSELY, Ordering::Relaxed);
+        }
         self.look(state, now, grant, events, unseen);
     }
 
-    /// Before a wait for the GPU: marks what this thread can mark.
+    /// Before a wait for the GPU, or a copy: marks what this thread can mark.
     #[inline]
     pub fn before_wait(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
         if self.is_unmarked(host) {
             self.mark_late(host.now(), grant, host, events);
             self.mark(host.now(), grant, host, events);
+        }
+    }
+
+    /// Before what takes no time or is asked again and again: likewise, but not in the middle of launches.
+    #[inline]
+    pub fn before_late(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+        let is_late = || host.now().saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= APART;
+        if self.is_unmarked(host) && is_late() {
+            self.before_wait(grant, host, events);
         }
     }
 

@@ -207,6 +207,48 @@ fn bursts_whose_end_nobody_waits_for_are_charged() {
     assert!((23.75..=26.0).contains(&got), "{got:.1}");
 }
 
+/// Those that are marked say nothing of the others.
+#[test]
+fn long_kernels_behind_short_ones_are_charged_though_nobody_asks_for_their_end() {
+    let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
+    let process = Process::new(&node, 0, true);
+    let (_, thread) = node.world.actor(S, move |actor| {
+        let thread = Thread::new(&process, actor);
+        while thread.now() < 6 * S {
+            for length in [[20 * US; 3].as_slice(), &[5 * MS; 7]].concat() {
+                thread.launch(Stream::Shared(0), length);
+            }
+            thread.wait_unlimited();
+            thread.compute(MS);
+        }
+    });
+    node.world.run(vec![thread]);
+    let got = percent(&node, 0, S, 5 * S);
+    assert!((23.75..=27.0).contains(&got), "{got:.1}");
+}
+
+/// As a program does that waits for its data and then for their way to the GPU: neither takes SM time.
+#[test]
+fn pauses_and_copies_after_a_burst_are_not_charged() {
+    let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
+    let process = Process::new(&node, 0, true);
+    let (_, thread) = node.world.actor(S, move |actor| {
+        let thread = Thread::new(&process, actor);
+        while thread.now() < 5 * S {
+            for _ in 0..8 {
+                thread.launch(Stream::Shared(0), 300 * US);
+            }
+            thread.compute(20 * MS);
+            thread.copy(5 * MS);
+            thread.wait();
+        }
+    });
+    node.world.run(vec![thread]);
+    let (got, charged) = (percent(&node, 0, 0, 4 * S), node.charged(0) as f64 / (4 * S) as f64 * 100.0);
+    assert!(got >= 8.0, "{got:.1}");
+    assert!((charged - got).abs() <= 0.5, "{charged:.1} for {got:.1}");
+}
+
 /// Nobody looks at a context whose program has something else to do until it is destroyed.
 #[test]
 fn a_context_that_ends_is_charged_for_its_kernels_and_not_for_its_age() {

@@ -226,8 +226,12 @@ impl Thread {
     }
 
     pub(super) fn copy(&self, nanoseconds: u64) {
+        let process = &*self.process;
+        if process.limited {
+            process.lane.before_wait(&process.node.grant(process.container), self, self);
+        }
         self.compute(LAUNCH);
-        self.process.node.world.lock().gpu.copy(self.process.process, nanoseconds);
+        process.node.world.lock().gpu.copy(process.process, nanoseconds);
     }
 
     /// The context ends.
@@ -239,7 +243,8 @@ impl Thread {
         assert!(process.lane.close(self.now(), &grant, self));
     }
 
-    fn wait_unlimited(&self) {
+    /// As a program does that its own memory tells of the end.
+    pub(super) fn wait_unlimited(&self) {
         loop {
             let left = self.process.node.world.lock().gpu.left(self.process.process);
             self.compute(left + WAKE);
