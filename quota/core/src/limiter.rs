@@ -5,19 +5,19 @@
 //! A [`Lane`] is a context of this process on a GPU. From the first launch into an idle lane to the end of the last one
 //! the lane is *at work*; events of the driver's tell how long that was: one before the first launch, and *marks*
 //! after launches. What is launched far apart is marked one by one, what is launched close together every sixteen
-//! launches of a stream; the rest is marked before a wait for the GPU, a question whether it is done, and a copy or a fill in a
-//! stream. Time between two kernels that is too short for a host to see counts as work. A lane's time is charged to the container's account
-//! ([`Compute`]), which takes the union of what its processes report, and moves on until
-//! when the container has paid.
+//! launches of a stream. The rest is marked before a wait for the GPU, a question whether it is done, and what follows in a
+//! stream: a copy, a fill, an event, a host function. Time between two kernels that is too short for a host to see counts as
+//! work. A lane's time is charged to the container's account ([`Compute`]), which takes the union of what its processes report,
+//! and moves on until when the container has paid.
 //!
 //! A stream may have to wait before the first of these events comes, for a copy for one. When it came is told only by what has
 //! ended since: the time at work began so long before now, and not later.
 //!
 //! What counts too much: time that a kernel in the middle of others waits for a copy or for another GPU; gaps of some
-//! microseconds between kernels; and where a burst is followed in its stream by something that is none of the above (a host
-//! function), the time until that has ended. After a burst of whose end the program's own memory tells it, what counts is the
-//! average of such kernels instead of their time; of the next 64 launches each is marked. What counts too little: up to fifteen
-//! launches close together in the default stream of a thread that afterwards neither launches nor waits.
+//! microseconds between kernels; and where a burst is followed in its stream by something that is none of the above (a copy
+//! between two GPUs), the time until that has ended. After a burst of whose end nothing but the program's own memory tells it,
+//! what counts is the average of such kernels instead of their time; of the next 64 launches each is marked. What counts too
+//! little: up to fifteen launches close together in the default stream of a thread that afterwards neither launches nor waits.
 //!
 //! Of threads that launch into default streams of their own each can mark its own only. One that finds the state held by another
 //! waits for it: a mark left out is work that nobody is charged for.

@@ -253,7 +253,8 @@ pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
     result
 }
 
-/// A copy in a stream. What was launched before it is marked first: nobody can say later when that ended.
+/// A copy in a stream, or what will tell the program that the GPU has come there. What was launched before it is marked first: nobody
+/// can say later when that ended.
 #[inline]
 pub(crate) fn follow(call: impl FnOnce() -> Result) -> Result {
     if let Some((lane, grant)) = launched() {

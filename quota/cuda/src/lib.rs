@@ -12,7 +12,7 @@
 //! - [`context`]: what contexts take, and all that ends with one; [`limits`] of contexts, and [`green`] ones;
 //! - [`code`]: modules, libraries and code that is loaded late, by [measuring](measure), at a [`launch`] too;
 //! - [`report`]: how much memory there is;
-//! - [`compute`]: SM time, which launches ask for first;
+//! - [`compute`]: SM time, which launches ask for first, and what comes after them in a stream tells of;
 //! - [`resolve`]: `cuGetProcAddress`, through which cudart gets nearly everything;
 //! - [`place`]: which GPU of the grant a call is about; [`reserve`]: the steps that all allocations take.
 //!

@@ -270,6 +270,20 @@ fgpu_quota_core::symbols! {
         Follow cuMemcpy3DAsync(copy: *const c_void, stream: Stream) = compute::follow;
         Follow cuMemcpy3DAsync_v2(copy: *const c_void, stream: Stream) = compute::follow;
         Follow cuMemcpy3DAsync_v2_ptsz(copy: *const c_void, stream: Stream) = compute::follow;
+        Follow cuEventRecord(event: Object, stream: Stream) = compute::follow;
+        Follow cuEventRecord_ptsz(event: Object, stream: Stream) = compute::follow;
+        Follow cuEventRecordWithFlags(event: Object, stream: Stream, flags: c_uint) = compute::follow;
+        Follow cuEventRecordWithFlags_ptsz(event: Object, stream: Stream, flags: c_uint) = compute::follow;
+        Follow cuLaunchHostFunc(stream: Stream, function: Address, data: *mut c_void) = compute::follow;
+        Follow cuLaunchHostFunc_ptsz(stream: Stream, function: Address, data: *mut c_void) = compute::follow;
+        Follow cuLaunchHostFunc_v2(stream: Stream, function: Address, data: *mut c_void, mode: c_uint)
+            = compute::follow;
+        Follow cuLaunchHostFunc_v2_ptsz(stream: Stream, function: Address, data: *mut c_void, mode: c_uint)
+            = compute::follow;
+        Follow cuStreamAddCallback(stream: Stream, function: Address, data: *mut c_void, flags: c_uint)
+            = compute::follow;
+        Follow cuStreamAddCallback_ptsz(stream: Stream, function: Address, data: *mut c_void, flags: c_uint)
+            = compute::follow;
         Follow cuMemsetD8Async(to: Pointer, value: c_uchar, count: usize, stream: Stream) = compute::follow_late;
         Follow cuMemsetD8Async_ptsz(to: Pointer, value: c_uchar, count: usize, stream: Stream)
             = compute::follow_late;
@@ -293,7 +307,6 @@ fgpu_quota_core::symbols! {
         cuStreamIsCapturing_ptsz(stream: Stream, status: *mut c_int);
         cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
         cuEventCreate(event: *mut Object, flags: c_uint);
-        cuEventRecord(event: Object, stream: Stream);
         cuEventElapsedTime(milliseconds: *mut f32, from: Object, to: Object);
         cuDeviceGetAttribute(value: *mut c_int, which: c_int, device: Device);
         cuDeviceGetMemPool(pool: *mut Pool, device: Device);

@@ -37,8 +37,8 @@ pub enum Class {
     /// Lets the GPU work, or ends a stream of work. Wrapped where code may be loaded for it, a graph given its memory,
     /// or time read.
     Launched,
-    /// Waits for what was launched, asks whether it has ended, or comes after it in a stream: wrapped so that the launches are timed
-    /// before that.
+    /// Waits for what was launched, asks or tells whether it has ended, or is a copy or a fill after it in a stream. Wrapped so that
+    /// the launches are timed before that.
     Followed,
     /// Opens or hands on memory that exists: it counts where it was allocated, and only there. Not wrapped.
     Shared,
@@ -95,7 +95,9 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuLaunchKernel_ptsz", "cuStreamDestroy", "cuStreamDestroy_v2",
     ]),
     (Class::Followed, &[
-        "cuEventQuery", "cuMemcpy", "cuMemcpy2D", "cuMemcpy2DAsync", "cuMemcpy2DAsync_v2",
+        "cuEventQuery", "cuEventRecord", "cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz",
+        "cuEventRecord_ptsz", "cuLaunchHostFunc", "cuLaunchHostFunc_ptsz", "cuLaunchHostFunc_v2",
+        "cuLaunchHostFunc_v2_ptsz", "cuMemcpy", "cuMemcpy2D", "cuMemcpy2DAsync", "cuMemcpy2DAsync_v2",
         "cuMemcpy2DAsync_v2_ptsz", "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned_v2",
         "cuMemcpy2DUnaligned_v2_ptds", "cuMemcpy2D_v2", "cuMemcpy2D_v2_ptds", "cuMemcpy3D", "cuMemcpy3DAsync",
         "cuMemcpy3DAsync_v2", "cuMemcpy3DAsync_v2_ptsz", "cuMemcpy3D_v2", "cuMemcpy3D_v2_ptds",
@@ -105,7 +107,8 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuMemcpyDtoH_v2_ptds", "cuMemcpyHtoD", "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2",
         "cuMemcpyHtoDAsync_v2_ptsz", "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds", "cuMemcpy_ptds",
         "cuMemsetD16Async", "cuMemsetD16Async_ptsz", "cuMemsetD32Async", "cuMemsetD32Async_ptsz",
-        "cuMemsetD8Async", "cuMemsetD8Async_ptsz", "cuStreamQuery", "cuStreamQuery_ptsz",
+        "cuMemsetD8Async", "cuMemsetD8Async_ptsz", "cuStreamAddCallback", "cuStreamAddCallback_ptsz",
+        "cuStreamQuery", "cuStreamQuery_ptsz",
     ]),
     (Class::Shared, &[
         "cuDestroyExternalMemory", "cuExternalMemoryGetMappedBuffer",
@@ -154,7 +157,6 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuEGLStreamConsumerReleaseFrame", "cuEGLStreamProducerConnect", "cuEGLStreamProducerDisconnect",
         "cuEGLStreamProducerPresentFrame", "cuEGLStreamProducerReturnFrame", "cuEventCreate",
         "cuEventDestroy", "cuEventDestroy_v2", "cuEventElapsedTime", "cuEventElapsedTime_v2",
-        "cuEventRecord", "cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz", "cuEventRecord_ptsz",
         "cuFabricCpyBatchAsync", "cuFabricCpyBatchAsync_ptsz", "cuFlushGPUDirectRDMAWrites",
         "cuFuncGetAttribute", "cuFuncGetModule", "cuFuncGetName", "cuFuncGetParamCount",
         "cuFuncGetParamInfo", "cuFuncIsLoaded", "cuFuncSetAttribute", "cuFuncSetBlockShape",
@@ -197,7 +199,6 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuGreenCtxWaitEvent", "cuImportExternalSemaphore", "cuInit", "cuIpcGetEventHandle",
         "cuIpcOpenEventHandle", "cuKernelGetAttribute", "cuKernelGetLibrary", "cuKernelGetName",
         "cuKernelGetParamCount", "cuKernelGetParamInfo", "cuKernelSetAttribute", "cuKernelSetCacheConfig",
-        "cuLaunchHostFunc", "cuLaunchHostFunc_ptsz", "cuLaunchHostFunc_v2", "cuLaunchHostFunc_v2_ptsz",
         "cuLibraryEnumerateKernels", "cuLibraryGetKernel", "cuLibraryGetKernelCount",
         "cuLibraryGetUnifiedFunction", "cuLinkAddData", "cuLinkAddData_v2", "cuLinkAddFile",
         "cuLinkAddFile_v2", "cuLinkCreate", "cuLinkCreate_v2", "cuLinkDestroy", "cuLogicalEndpointAddDevice",
@@ -246,8 +247,8 @@ pub const TABLE: &[(Class, &[&str])] = &[
         "cuOccupancyMaxPotentialClusterSize", "cuParamSetSize", "cuParamSetTexRef", "cuParamSetf",
         "cuParamSeti", "cuParamSetv", "cuPointerGetAttribute", "cuPointerGetAttributes",
         "cuPointerSetAttribute", "cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop",
-        "cuSignalExternalSemaphoresAsync", "cuSignalExternalSemaphoresAsync_ptsz", "cuStreamAddCallback",
-        "cuStreamAddCallback_ptsz", "cuStreamAttachMemAsync", "cuStreamAttachMemAsync_ptsz",
+        "cuSignalExternalSemaphoresAsync", "cuSignalExternalSemaphoresAsync_ptsz",
+        "cuStreamAttachMemAsync", "cuStreamAttachMemAsync_ptsz",
         "cuStreamBatchMemOp", "cuStreamBatchMemOp_ptsz", "cuStreamBatchMemOp_v2",
         "cuStreamBatchMemOp_v2_ptsz", "cuStreamBeginCapture", "cuStreamBeginCaptureToCig",
         "cuStreamBeginCaptureToCig_ptsz", "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz",

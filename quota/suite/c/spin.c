@@ -8,8 +8,10 @@
 //   graph     a graph of eight kernels, captured, launched again and again
 //   threads   four threads with per-thread default streams, and cooperative kernels
 //   events    the program waits by asking an event
-//   copies    three hundredths of a kernel and seven whole ones, and a copy that waits for them
+//   copies    a hundred hundredths of a kernel and seven whole ones, and a copy that waits for them
 //   asks      likewise, and the program asks the stream whether they have ended
+//   tells     likewise, and a host function tells the program
+//   records   likewise, and an event is recorded, at which nobody looks before they should have ended
 //   green     each kernel in a green context of its own
 //   leave     each kernel in a green context of its own, which is destroyed long after the kernel has ended
 //   greens    each kernel in another one of 72 green contexts that live at once
@@ -24,6 +26,7 @@ int cuEventCreate(void **, unsigned);
 int cuEventRecord(void *, void *);
 int cuEventQuery(void *);
 int cuStreamQuery(void *);
+int cuLaunchHostFunc(void *, void (*)(void *), void *);
 int cuMemcpyDtoH_v2(void *, u64, size_t);
 int cuGraphGetNodes(void *, void **, size_t *);
 int cuStreamSynchronize_ptsz(void *);
@@ -45,6 +48,8 @@ static int launch(void *stream) {
     void *arguments[] = {&nanoseconds};
     return cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
 }
+
+static void told(void *byte) { *(char *)byte = 1; }
 
 static void *thread(void *own) {
     u64 nanoseconds = kernel;
@@ -116,17 +121,23 @@ int main(int argc, char **argv) {
             check(launch(NULL) == 0 && cuEventRecord(event, NULL) == 0);
             while (cuEventQuery(event)) usleep(100);
         }
-    } else if (!strcmp(shape, "copies") || !strcmp(shape, "asks")) {
+    } else if (strstr("copies asks tells records", shape)) {
         u64 memory, whole = kernel;
         char byte;
-        check(cuMemAlloc_v2(&memory, 1) == 0);
+        void *event;
+        check(cuMemAlloc_v2(&memory, 1) == 0 && cuEventCreate(&event, 0) == 0);
         while (launched < rounds) {
             kernel = whole / 100;
-            for (int i = 0; i < 3; i++) check(launch(NULL) == 0);
+            for (int i = 0; i < 100; i++) check(launch(NULL) == 0);
             kernel = whole;
-            for (int i = 0; i < 7; i++, launched++) check(launch(NULL) == 0);
-            if (*shape == 'c') check(cuMemcpyDtoH_v2(&byte, memory, 1) == 0);
-            else while (cuStreamQuery(NULL)) usleep(100);
+            for (int i = 0; i < 7; i++) check(launch(NULL) == 0);
+            launched += 8;
+            switch (*shape) {
+            case 'c': check(cuMemcpyDtoH_v2(&byte, memory, 1) == 0); break;
+            case 'a': while (cuStreamQuery(NULL)) usleep(100); break;
+            case 't': check(cuLaunchHostFunc(NULL, told, &byte) == 0); break;
+            case 'r': check(cuEventRecord(event, NULL) == 0); usleep(9 * whole / 1000);
+            }
         }
     } else if (!strcmp(shape, "idle")) {
         for (;;) pause();

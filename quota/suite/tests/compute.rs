@@ -81,10 +81,10 @@ fn captures_are_not_disturbed_and_cost_nothing() {
 /// Of a burst the first launch is marked at once, the others before what tells the program of their end. What nobody marks is charged as
 /// long as kernels are on average, and the first ones are short.
 #[test]
-fn kernels_before_a_copy_or_a_question_are_charged_in_full() {
-    for shape in ["copies", "asks"] {
+fn kernels_before_what_tells_of_their_end_are_charged_in_full() {
+    for shape in ["copies", "asks", "tells", "records"] {
         let container = limited(COMPUTE_CAP, 900_000);
-        let (all, _, charged) = run(&container, shape, 140 * MS, 2 * MS);
+        let (all, _, charged) = run(&container, shape, 160 * MS, 2 * MS);
         assert!(charged >= all / 100 * 95, "{shape}: {charged} of {all}");
     }
 }

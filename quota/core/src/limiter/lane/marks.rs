@@ -222,7 +222,7 @@ impl Lane {
         self.look(state, now, grant, events, unseen);
     }
 
-    /// Before a wait for the GPU, or a copy: marks what this thread can mark.
+    /// Before a wait for the GPU, and what comes after launches in a stream: marks what this thread can mark.
     #[inline]
     pub fn before_wait(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
         if self.is_unmarked(host) {
