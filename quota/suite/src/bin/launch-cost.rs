@@ -17,7 +17,9 @@ fn main() {
             let mut command = container.command(&program);
             run(command.arg(rounds.to_string()).env("LD_LIBRARY_PATH", container.path(library)))
         };
-        println!("{driver}, ns of a launch in a row, and of one with a wait:");
+        println!(
+            "{driver}, ns of a launch in a row, with a wait, with an event recorded after it, and of a question:"
+        );
         for (what, compute, library) in [
             ("without", COMPUTE_OFF, "fgpu/driver"),
             ("off", COMPUTE_OFF, "lib"),
