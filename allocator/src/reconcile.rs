@@ -39,6 +39,15 @@ impl Store {
         Ok(leases)
     }
 
+    /// Whether somebody holds this lease, or it cannot be told that nobody does.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn is_in_use(&self, lease: &Lease) -> Result<bool, Error> {
+        self.host.check_proc()?;
+        Ok(lease.state.is_held() && !matches!(self.judge(lease), Ok(Life::Dead)))
+    }
+
     /// The leases that stay because it cannot be told whether anybody holds them, and why it cannot.
     ///
     /// # Errors

@@ -34,7 +34,8 @@ pub(crate) fn request(config: &Config, document: &Document) -> Result<Option<Req
 }
 
 /// The grant that a front end has written into this very container's annotations, if it is alive. An annotation
-/// alone proves nothing, anybody can write one: the lease must be this container's.
+/// alone proves nothing, anybody can write one: the lease must be this container's. It stays in a bundle that is used
+/// again, so it may also be of a former life, which somebody else has by now, or will.
 ///
 /// # Errors
 /// The leases cannot be read.
@@ -46,7 +47,10 @@ pub(crate) fn written(
 ) -> Result<Option<Nonce>, Error> {
     let Some(nonce) = document.grant() else { return Ok(None) };
     let ours = |lease: &Lease| lease.grant.nonce == nonce && lease.key.id == id && lease.bundle == bundle;
-    Ok(store.leases()?.iter().any(ours).then_some(nonce))
+    match store.leases()?.iter().find(|lease| ours(lease)) {
+        Some(lease) if store.is_in_use(lease)? => Ok(Some(nonce)),
+        _ => Ok(None),
+    }
 }
 
 /// A lease and the inventory that it was taken from.

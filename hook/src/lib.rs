@@ -33,7 +33,7 @@ pub use grant::tiers;
 pub use lifecycle::{
     activate, cgroup_is_empty, cgroup_of, give_back, holds, release, release_container, store,
 };
-pub use prepare::{Container, RootfsMount, prepare};
+pub use prepare::{Container, Given, RootfsMount, prepare};
 pub use resize::{enforce, resize};
 pub use run::{clear_leftovers, run};
 pub use stderr::say;

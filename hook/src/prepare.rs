@@ -33,16 +33,26 @@ pub struct Container<'a> {
     pub poststop: bool,
 }
 
+/// A container's grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given {
+    /// Which one it is.
+    pub nonce: Nonce,
+    /// Whether it was reserved now. One that was there is for whoever made it to give back: another front end, or a
+    /// container that runs, if this create is the second of its name.
+    pub is_new: bool,
+}
+
 /// Reserves what the bundle's annotations ask for and edits its `config.json`.
 ///
 /// `None` means that the container asks for nothing: its `config.json` has not been touched. A bundle that
-/// another front end has prepared already (its grant is alive) is left as it is and its nonce returned.
+/// another front end has prepared already (its grant is alive) is left as it is and that grant returned.
 ///
 /// `config` is what [`Config::load`] returned: a configuration that cannot be read is a refusal like any other.
 ///
 /// # Errors
 /// Every code of [`fgpu_spec::Code`]; nothing is reserved and nothing changed then.
-pub fn prepare(config: Result<Config, Error>, container: &Container<'_>) -> Result<Option<Nonce>, Error> {
+pub fn prepare(config: Result<Config, Error>, container: &Container<'_>) -> Result<Option<Given>, Error> {
     let path = container.bundle.join("config.json");
     let mut document = Document::parse(&bundle::read(&path)?)?;
     let write = |document: &Document| bundle::replace(&path, &document.to_string());
@@ -62,7 +72,7 @@ pub(crate) fn edit<Guard>(
     longest: Duration,
     guard: impl FnMut() -> Result<Guard, Error>,
     write: impl FnOnce(&Document) -> Result<(), Error>,
-) -> Result<Option<Nonce>, Error> {
+) -> Result<Option<Given>, Error> {
     let key = Key { namespace: container.namespace.into(), id: container.id.into() };
     refusals_of(config, &key, |config| edit_for(&key, config, container, document, longest, guard, write))
 }
@@ -75,11 +85,11 @@ fn edit_for<Guard>(
     longest: Duration,
     guard: impl FnMut() -> Result<Guard, Error>,
     write: impl FnOnce(&Document) -> Result<(), Error>,
-) -> Result<Option<Nonce>, Error> {
+) -> Result<Option<Given>, Error> {
     let Some(request) = grant::request(config, document)? else { return Ok(None) };
     let store = store(config)?;
     if let Some(nonce) = grant::written(&store, document, container.id, container.bundle)? {
-        return Ok(Some(nonce));
+        return Ok(Some(Given { nonce, is_new: false }));
     }
     let claim = Claim {
         key: key.clone(),
@@ -101,7 +111,7 @@ fn edit_for<Guard>(
         write(document)
     };
     match inject() {
-        Ok(()) => Ok(Some(granted.lease.grant.nonce)),
+        Ok(()) => Ok(Some(Given { nonce: granted.lease.grant.nonce, is_new: true })),
         Err(error) => Err(granted.undo(config, &store, error)),
     }
 }

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fgpu_allocator::Process;
-use fgpu_spec::{Code, Error, Nonce};
+use fgpu_spec::{Code, Error};
 
 use crate::child::{self, Bond, Ended};
 use crate::config::Config;
-use crate::{Container, activate, prepare, release, release_container, say};
+use crate::{Container, Given, activate, prepare, release, release_container, say};
 use arguments::{Arguments, Verb};
 
 /// Runs the command line (without `argv[0]`) and says how the real runtime ended.
@@ -69,7 +69,7 @@ fn make(
     let state_file = arguments.pid_file.clone().unwrap_or_else(|| state_file(arguments, real, id));
     let pid_file = std::path::absolute(&state_file).unwrap_or(state_file);
     let maker = Process::current()?;
-    let nonce = prepare(
+    let given = prepare(
         config,
         &Container {
             namespace: &namespace,
@@ -81,17 +81,17 @@ fn make(
             poststop: true,
         },
     )?;
-    let Some(nonce) = nonce else {
+    let Some(given) = given else {
         return Err(become_runtime(real, command_line));
     };
     let ended = match run_real(real, command_line) {
         Ok(ended) => ended,
         Err(error) => {
-            tell(arguments, release(&nonce));
+            tell(arguments, give_up(given));
             return Err(error);
         }
     };
-    tell(arguments, settle(&ended, arguments, &nonce, &pid_file));
+    tell(arguments, settle(&ended, arguments, given, &pid_file));
     Ok(ended)
 }
 
@@ -118,16 +118,21 @@ fn tell(arguments: &Arguments, result: Result<(), Error>) {
 }
 
 /// After the real runtime: a created container's lease learns its init, any other ends.
-fn settle(ended: &Ended, arguments: &Arguments, nonce: &Nonce, pid_file: &Path) -> Result<(), Error> {
+fn settle(ended: &Ended, arguments: &Arguments, given: Given, pid_file: &Path) -> Result<(), Error> {
     let lives_on = arguments.verb == Verb::Create || arguments.detach;
     if !(ended.success() && lives_on) {
-        return release(nonce);
+        return give_up(given);
     }
     // Without a pid file the lease stays tied to the runtime's state file, which the reconciler reads by itself.
     match std::fs::read_to_string(pid_file).ok().and_then(|text| text.trim().parse().ok()) {
-        Some(pid) => activate(nonce, pid),
+        Some(pid) => activate(&given.nonce, pid),
         None => Ok(()),
     }
+}
+
+/// There is no container for what was given: the lease ends, if it is this create's own.
+fn give_up(given: Given) -> Result<(), Error> {
+    if given.is_new { release(&given.nonce) } else { Ok(()) }
 }
 
 /// The first of the configured runtimes that is there and is not this program.

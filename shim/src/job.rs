@@ -122,7 +122,7 @@ fn prepare(namespace: &str, maker: i32, request: &[u8]) -> anyhow::Result<Prepar
     };
     Ok(match fgpu_hook::prepare(Config::load(), &container) {
         Ok(None) => Prepared::Nothing,
-        Ok(Some(nonce)) => Prepared::Granted(nonce),
+        Ok(Some(given)) => Prepared::Granted(given.nonce),
         Err(error) => Prepared::Failed(error.code.to_string(), error.to_string()),
     })
 }

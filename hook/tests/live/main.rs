@@ -9,4 +9,5 @@ mod hostile;
 mod life;
 mod node;
 mod race;
+mod runtime;
 mod witness;

@@ -13,6 +13,11 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 pub(crate) const VERSION: &str = "550.163.01";
+const PROGRAMS: [(&str, &str); 2] = [
+    ("bin/fgpu-hook", env!("CARGO_BIN_EXE_fgpu-hook")),
+    ("bin/fgpu-runtime", env!("CARGO_BIN_EXE_fgpu-runtime")),
+];
+
 pub(crate) const GIB: u64 = 1 << 30;
 
 pub(crate) struct Node {
@@ -64,10 +69,12 @@ impl Node {
             write(&self.path("lib/fgpu").join(library), library);
         }
         // Its place is how a program finds the others, and a link would be looked through.
-        let hook = self.path("bin/fgpu-hook");
-        write(&hook, "");
         let none: Option<&Path> = None;
-        mount(Some(env!("CARGO_BIN_EXE_fgpu-hook")), &hook, none, MsFlags::MS_BIND, none).unwrap();
+        for (name, program) in PROGRAMS {
+            let place = self.path(name);
+            write(&place, "");
+            mount(Some(program), &place, none, MsFlags::MS_BIND, none).unwrap();
+        }
     }
 
     fn make_driver(&self) {
@@ -144,6 +151,22 @@ impl Node {
         command
     }
 
+    /// `fgpu-runtime` in front of a shell script that is given the words of the command line.
+    pub(crate) fn runtime(&self, script: &str, words: &[&str]) -> Command {
+        let config = fs::read_to_string("/etc/fgpu/config.toml").unwrap();
+        if !config.starts_with("runtimes") {
+            let real = self.path("bin/runc");
+            // By a shell: what this process has open for writing while another test forks cannot be executed (ETXTBSY).
+            let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+            let mut shell = Command::new("sh");
+            assert!(shell.args(["-c", write]).arg(&real).arg(script).status().unwrap().success());
+            fs::write("/etc/fgpu/config.toml", format!("runtimes = [{real:?}]\n{config}")).unwrap();
+        }
+        let mut command = Command::new(self.path("bin/fgpu-runtime"));
+        command.args(words);
+        command
+    }
+
     pub(crate) fn store(&self) -> Store {
         Store::open(&self.path("state")).unwrap()
     }
@@ -162,7 +185,9 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ = umount2(&self.path("bin/fgpu-hook"), MntFlags::MNT_DETACH);
+        for (name, _) in PROGRAMS {
+            let _ = umount2(&self.path(name), MntFlags::MNT_DETACH);
+        }
     }
 }
 
