@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use std::path::Path;
 
 use fgpu_allocator::{Claim, Lease, Store};
-use fgpu_spec::{Code, Compute, Document, Error, Inventory, Isolation, Nonce, Plan, Request, Tier};
+use fgpu_spec::{
+    Code, Compute, Document, Error, Inventory, Isolation, Nonce, Plan, Request, Tier, Vocabulary,
+};
 
 use crate::config::Config;
 use crate::driver_step::{self, SetUp};
@@ -31,6 +33,12 @@ pub(crate) fn request(config: &Config, document: &Document) -> Result<Option<Req
     }
     // Only where no annotation decides: whoever starts the container outranks whoever made its image.
     Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())
+}
+
+/// Whether the container asks for nothing, whatever the configuration may say.
+pub(crate) fn asks_nothing(document: &Document) -> bool {
+    let open = Config { accept_env: true, aliases: Vocabulary::ALL.to_vec(), ..Config::default() };
+    matches!(request(&open, document), Ok(None))
 }
 
 /// The grant that a front end has written into this very container's annotations, if it is alive. An annotation

@@ -48,7 +48,8 @@ pub struct Given {
 /// `None` means that the container asks for nothing: its `config.json` has not been touched. A bundle that
 /// another front end has prepared already (its grant is alive) is left as it is and that grant returned.
 ///
-/// `config` is what [`Config::load`] returned: a configuration that cannot be read is a refusal like any other.
+/// `config` is what [`Config::load`] returned: a configuration that cannot be read is a refusal like any other, of
+/// containers that would ask for something under some configuration.
 ///
 /// # Errors
 /// Every code of [`fgpu_spec::Code`]; nothing is reserved and nothing changed then.
@@ -73,6 +74,9 @@ pub(crate) fn edit<Guard>(
     guard: impl FnMut() -> Result<Guard, Error>,
     write: impl FnOnce(&Document) -> Result<(), Error>,
 ) -> Result<Option<Given>, Error> {
+    if config.is_err() && grant::asks_nothing(document) {
+        return Ok(None);
+    }
     let key = Key { namespace: container.namespace.into(), id: container.id.into() };
     refusals_of(config, &key, |config| edit_for(&key, config, container, document, longest, guard, write))
 }

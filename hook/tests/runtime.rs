@@ -155,20 +155,23 @@ fn the_runtime_gets_no_descriptor_of_ours() {
     }
 }
 
-/// Whoever breaks the configuration must still be able to stop what runs. Needs root.
+/// In a mount namespace in which this is the node's configuration. Needs root.
+fn with_config(runtime: &Runtime, words: &[&str], config: &str) -> std::process::Output {
+    let script =
+        "mount -t tmpfs none /etc && mkdir /etc/fgpu && echo \"$0\" >/etc/fgpu/config.toml && exec \"$@\"";
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--mount", "--propagation", "private", "sh", "-c", script, config])
+        .arg(runtime.command(&[]).get_program())
+        .args(words);
+    unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display())).output().unwrap()
+}
+
+/// Whoever breaks the configuration must still be able to stop what runs.
 #[test]
 fn a_broken_configuration_keeps_nobody_from_stopping_a_container() {
     let runtime = Runtime::new("echo \"real $*\"");
-    let program = runtime.command(&[]).get_program().to_owned();
-    let run = |words: &[&str], config: &str| {
-        let script = "mount -t tmpfs none /etc && mkdir /etc/fgpu && echo \"$0\" >/etc/fgpu/config.toml && exec \"$@\"";
-        let mut unshare = Command::new("unshare");
-        unshare
-            .args(["--mount", "--propagation", "private", "sh", "-c", script, config])
-            .arg(&program)
-            .args(words);
-        unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display())).output().unwrap()
-    };
+    let run = |words: &[&str], config: &str| with_config(&runtime, words, config);
     let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
     for config in ["polisy = \"pack\"", "runtimes = [", "runtimes = []", "runtimes = 3"] {
         for words in [&["kill", "c1", "KILL"][..], &["state", "c1"], &["delete", "c1"]] {
@@ -184,4 +187,27 @@ fn a_broken_configuration_keeps_nobody_from_stopping_a_container() {
     // Of several errors it is not the one that matters here.
     let other = "polisy = \"pack\"\nruntimes = [\"/bin/echo\"]";
     assert_eq!(said(&run(&["state", "c1"], other)), "state c1\n");
+}
+
+/// And to start what has nothing to do with a GPU.
+#[test]
+fn a_broken_configuration_stops_nobody_who_asks_for_nothing() {
+    let runtime = Runtime::new("echo real");
+    let bundle = runtime.0.path().to_str().unwrap();
+    for (spec, asks) in [
+        (r#"{}"#, false),
+        (r#"{"annotations":{"org.example/fgpu":"1"},"process":{"env":["PATH=/bin","FGPU=1"]}}"#, false),
+        (r#"{"annotations":{"fgpu/fraction":"0.25"}}"#, true),
+        (r#"{"annotations":{"fgpu/fracton":"0.25"}}"#, true),
+        // What these mean is up to the configuration.
+        (r#"{"annotations":{"gpu-fraction":"0.25"}}"#, true),
+        (r#"{"process":{"env":["FGPU_FRACTION=0.25"]}}"#, true),
+    ] {
+        std::fs::write(runtime.0.path().join("config.json"), spec).unwrap();
+        let output = with_config(&runtime, &["create", "--bundle", bundle, "c1"], "polisy = \"pack\"");
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        let expected = if asks { (Some(1), "") } else { (Some(0), "real\n") };
+        assert_eq!((output.status.code(), &*said[0]), expected, "{spec}: {}", said[1]);
+        assert_eq!(said[1].contains("polisy"), asks, "{spec}: {}", said[1]);
+    }
 }
