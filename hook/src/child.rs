@@ -81,6 +81,14 @@ pub(crate) struct Bond<'a> {
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
 }
 
+/// Sees to it that the kernel tells us how our children end: where SIGCHLD is ignored it does not (wait(2)), and whoever
+/// started us may have ignored it. Whether a program inherits that at all is left open by POSIX (exec).
+#[allow(unsafe_code, reason = "a disposition cannot be reset safely")]
+pub(crate) fn notice_ends() {
+    // SAFETY: the default action replaces no handler of ours. It cannot fail for this signal.
+    let _ = unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) };
+}
+
 /// Runs a command with our environment and descriptors to its end; its program is looked for in `PATH`. `started` is told its pid.
 ///
 /// # Errors
@@ -91,6 +99,7 @@ pub(crate) fn run(
     started: impl FnOnce(i32),
 ) -> Result<Ended, Error> {
     let failed = |doing: &str, errno: Errno| Error::new(Code::Internal, format!("cannot {doing}: {errno}"));
+    notice_ends();
     let held = held();
     let before = SigSet::thread_get_mask().map_err(|errno| failed("read the signal mask", errno))?;
     held.thread_block().map_err(|errno| failed("hold signals", errno))?;

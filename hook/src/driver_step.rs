@@ -19,7 +19,7 @@ use fgpu_allocator::{Lease, State, Store};
 use fgpu_spec::{Code, Error, Nonce};
 
 use crate::config::Config;
-use crate::programs;
+use crate::{child, programs};
 
 /// The exit status by which a set-up says that the place which the lease has is not free, though it was thought to be.
 /// What is there has been written down, so the next reservation knows.
@@ -52,6 +52,7 @@ fn command(config: &Config, words: &[&str]) -> Result<Command, Error> {
 
 fn run(config: &Config, words: &[&str]) -> Result<Output, Error> {
     let mut command = command(config, words)?;
+    child::notice_ends();
     command
         .stderr(Stdio::piped())
         .output()

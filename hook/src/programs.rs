@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use fgpu_spec::{Code, Error};
 
+use crate::child;
+
 /// The directory of the running program, without a link in it (proc_pid_exe(5)).
 fn directory() -> Result<PathBuf, Error> {
     let link = std::path::Path::new("/proc/self/exe");
@@ -42,6 +44,7 @@ pub(crate) fn library(name: &str) -> Result<PathBuf, Error> {
 /// The error that it printed, or [`Code::DriverError`] when it died.
 pub(crate) fn refresh_inventory() -> Result<(), Error> {
     let program = sibling("fgpu")?;
+    child::notice_ends();
     let output = Command::new(&program)
         .args(["inventory", "--refresh"])
         .env_clear()

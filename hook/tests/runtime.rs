@@ -63,6 +63,17 @@ fn a_signal_reaches_the_runtime() {
     assert_eq!(child.wait().unwrap().code(), Some(7));
 }
 
+/// Whoever starts us may ignore SIGCHLD: then the kernel tells nobody's end, and we would wait for ever.
+#[test]
+fn the_runtimes_end_is_seen_whoever_started_us() {
+    let runtime = Runtime::new("exit 7");
+    let inner = runtime.command(&[]);
+    let mut env = Command::new("env");
+    env.arg("--ignore-signal=CHLD").arg(inner.get_program()).args(["delete", "c1"]);
+    env.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
+    assert_eq!(env.status().unwrap().code(), Some(7));
+}
+
 /// The runtime is grep here, which reads its own signal mask: a shell would have cleared it.
 #[test]
 fn the_runtime_has_no_signal_blocked() {
