@@ -54,10 +54,12 @@ impl Arguments {
             id: id.map(str::to_owned),
             bundle: value(own, &["bundle", "b"]).map(PathBuf::from),
             pid_file: value(own, &["pid-file"]).map(PathBuf::from),
-            detach: own
-                .iter()
-                .filter_map(|word| option_name(word))
-                .any(|name| matches!(name, b"detach" | b"d")),
+            // Go's parser takes `--detach=true` as well, and in several spellings.
+            detach: own.iter().filter_map(|word| option_name(word)).any(|option| {
+                let name = option.split(|&byte| byte == b'=').next().unwrap_or_default();
+                matches!(name, b"detach" | b"d")
+                    && !matches!(option.get(name.len()..), Some(b"=false" | b"=0"))
+            }),
             root: value(global, &["root"]).map(PathBuf::from),
             log: value(global, &["log"]).map(PathBuf::from),
             log_json: value(global, &["log-format"]).is_some_and(|format| format == "json"),
@@ -132,6 +134,14 @@ mod tests {
         assert_eq!(arguments.bundle, Some("/b".into()));
         assert_eq!(arguments.root, Some("/r".into()));
         assert!(!arguments.log_json);
+        for (line, detach) in [
+            ("run --detach=true c1", true),
+            ("run -d=1 c1", true),
+            ("run --detach=false c1", false),
+            ("run c1", false),
+        ] {
+            assert_eq!(parse(line).detach, detach, "{line}");
+        }
         let arguments = parse("-root /r delete --force c1");
         assert_eq!((arguments.verb, arguments.id.as_deref()), (Verb::Delete, Some("c1")));
     }
