@@ -54,7 +54,8 @@ fn candidates<'a>(leases: &'a [Lease], waiters: &'a [Waiter]) -> Vec<Candidate<'
 }
 
 fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result<Output, Error> {
-    if !force && store.is_elsewhere(lease) {
+    let in_use = !force && store.is_in_use(lease)?;
+    if in_use && store.is_elsewhere(lease) {
         return Err(Error::new(
             Code::Denied,
             format!(
@@ -64,7 +65,9 @@ fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result
             ),
         ));
     }
-    if !force && let Some(process) = holder(lease) {
+    if in_use {
+        // One whose init nobody has written down yet is known by its runtime's files, or by its cgroup.
+        let by = holder(lease).map_or_else(String::new, |process| format!(" by process {process}"));
         return Err(Error::new(
             Code::Denied,
             format!(
@@ -174,7 +177,7 @@ fn logged(key: &Key) -> String {
     if key.namespace.starts_with('/') { key.id.clone() } else { full_name(key) }
 }
 
-/// The process that keeps the lease alive, if it runs.
+/// The process that is written down as the one that keeps the lease alive, if it runs.
 fn holder(lease: &Lease) -> Option<i32> {
     let process = lease.init.unwrap_or(lease.maker);
     process.is_alive().then_some(process.pid)

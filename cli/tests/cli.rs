@@ -136,6 +136,11 @@ impl Node {
 
     /// A lease of a quarter for a container that `maker` is creating.
     fn lease(&self, id: &str, maker: Process) -> Lease {
+        self.lease_with(id, maker, None)
+    }
+
+    /// The same of one whose runtime writes the init's pid into this file.
+    fn lease_with(&self, id: &str, maker: Process, pid_file: Option<PathBuf>) -> Lease {
         let inventory: Inventory = serde_json::from_value(self.json(&["inventory", "--json"])).unwrap();
         let annotations = [("fgpu/fraction".to_owned(), "0.25".to_owned())].into();
         let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
@@ -143,7 +148,7 @@ impl Node {
             key: Key { namespace: "test".into(), id: id.into() },
             bundle: "/bundle".into(),
             maker,
-            pid_file: None,
+            pid_file,
         };
         self.store().reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &claim).unwrap()
     }
@@ -350,6 +355,21 @@ fn gc_frees_the_dead_and_keeps_the_living() {
         "namespace": "test", "container": "gone again", "grant": gone.grant.nonce, "owner": null,
         "request": "fgpu/fraction=0.25",
     }] });
+/// As Podman's precreate leaves it until somebody reconciles: its maker has ended, and only the runtime knows its init.
+#[test]
+fn a_container_whose_init_nobody_wrote_down_is_in_use() {
+    let node = Node::with_gpus("0");
+    let pid_file = node.folder.path().join("pidfile");
+    let lease = node.lease_with("web", dead(), Some(pid_file.clone()));
+    let mut init = Command::new("sleep").arg("1000").spawn().unwrap();
+    fs::write(&pid_file, init.id().to_string()).unwrap();
+    assert!(node.bad(&["release", "web"], "denied").contains("test/web is in use: what it has allocated"));
+    assert_eq!(node.store().leases().unwrap(), [lease]);
+    init.kill().unwrap();
+    init.wait().unwrap();
+    assert!(node.good(&["release", "web"]).starts_with("released test/web (grant "));
+}
+
     assert_eq!(node.json(&["gc", "--json"]), expected);
     node.lease("gone", dead());
     assert!(node.good(&["gc", "-q"]).starts_with("released test/gone (grant "));
