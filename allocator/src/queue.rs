@@ -14,6 +14,7 @@
 //!   finds one in its way, and by every reconcile. So are the stopped (Ctrl-Z) and the frozen (`systemctl
 //!   freeze`), who could take nothing and would hold up everybody: they queue up anew when they go on. No age takes
 //!   anybody out: a waiter goes when its own time is up.
+//! - **Other PID namespaces.** From there a waiter's process cannot be seen; that it has its pipe open can.
 //! - **Cancelling.** Somebody else may end a wait ([`crate::Store::cancel`]). The waiter is told through its pipe
 //!   before its line goes, so that it knows a line that was cancelled from one that was lost with a damaged file, and
 //!   does not come back.
@@ -54,6 +55,9 @@ pub struct Waiter {
     pub tiers: Vec<Tier>,
     /// What it asks for.
     pub request: Request,
+    /// The PID namespace in which the process has its pid, as in [`Lease::pid_namespace`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<u64>,
 }
 
 /// A waiting request as others see it.

@@ -8,7 +8,7 @@ use crate::liveness::Life;
 use crate::place::{Decision, Placement, Refusal};
 use crate::refusal::Case;
 use crate::store::{end_of, new_nonce};
-use crate::{Change, Claim, Error, Lease, Process, Rules, Slot, State, Store, Ticket, host, queue, refusal};
+use crate::{Change, Claim, Error, Lease, Rules, Slot, State, Store, Ticket, Waiter, host, queue, refusal};
 
 /// What a request would get.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) struct Refused {
     /// Whether it is worth waiting.
     pub(crate) is_passing: bool,
     /// Who waits ahead and would lose.
-    pub(crate) behind: Option<Process>,
+    pub(crate) behind: Option<Box<Waiter>>,
     /// Its place in the queue, from 1, and how many wait in all.
     pub(crate) place: Option<(usize, usize)>,
 }
@@ -201,7 +201,7 @@ impl Store {
                     may_pass: refusal.may_pass(),
                     is_passing: refusal.is_passing(),
                     behind: match refusal {
-                        Refusal::Behind(waiter) => Some(waiter.process),
+                        Refusal::Behind(waiter) => Some(waiter.clone()),
                         _ => None,
                     },
                     place: place.map(|place| (place + 1, waiting.max(place + 1))),

@@ -127,6 +127,7 @@ pub(crate) mod tests {
             key: Key { namespace: "moby".into(), id: "third".into() },
             tiers: vec![Tier::Quota],
             request,
+            pid_namespace: None,
         };
         let brief = "no room: 0.25 is the largest that fits".to_owned();
         of(Waiting { position: 1, waiter, reason, brief }, 63_500_000_000)

@@ -71,8 +71,7 @@ fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result
         return Err(Error::new(
             Code::Denied,
             format!(
-                "{} is in use by process {process}: what it has allocated would be granted twice; stop the \
-                 container, or use --force",
+                "{} is in use{by}: what it has allocated would be granted twice; stop the container, or use --force",
                 full_name(&lease.key)
             ),
         ));
@@ -203,6 +202,7 @@ mod tests {
             key: Key { namespace: "moby".into(), id: id.into() },
             tiers: vec![Tier::Quota],
             request: request.clone(),
+            pid_namespace: None,
         };
         let leases = [lease("abc1", &[], false), lease("twice", &[], false)];
         let waiters = [waiter("abc2", 3), waiter("twice", 4)];

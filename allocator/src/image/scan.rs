@@ -1,7 +1,7 @@
 //! The heads of lines, read without a JSON parser: a reserve looks at every lease of the node.
 
 use fgpu_spec::MigPlacement;
-use memchr::memchr2;
+use memchr::{memchr2, memmem};
 
 use super::{DIGITS, Damage, NONCE, SEAL, WAITER};
 use crate::{Key, Process};
@@ -114,6 +114,9 @@ fn slice<'a>(rest: &mut &'a [u8]) -> Option<Slice<'a>> {
     Some(Slice { placement: MigPlacement { start, size }, profile, stage })
 }
 
+/// What stands before the last field of a waiting request's line.
+const PID_NAMESPACE: &[u8] = br#","pid_namespace":"#;
+
 /// The head of a waiting request's line: what everybody behind it needs to know.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WaiterHead<'a> {
@@ -123,6 +126,7 @@ pub(crate) struct WaiterHead<'a> {
     pub(crate) passed: u32,
     /// The tier and the request, as they stand in the file: equal bytes ask the same.
     pub(crate) ask: &'a [u8],
+    pub(crate) pid_namespace: Option<u64>,
 }
 
 impl<'a> WaiterHead<'a> {
@@ -149,7 +153,10 @@ fn scan_waiter(line: &[u8]) -> Option<WaiterHead<'_>> {
     string(&mut rest)?;
     rest = rest.strip_prefix(b"},")?;
     let ask = rest.get(..rest.len().checked_sub(SEAL.len() + DIGITS + 2)?)?;
-    Some(WaiterHead { ticket, process: Process { pid, start }, passed, ask })
+    // The last field, if it is there. A request that has these words in it ends with a brace and not with digits.
+    let at = memmem::rfind(ask, PID_NAMESPACE);
+    let pid_namespace = at.and_then(|at| str::from_utf8(&ask[at + PID_NAMESPACE.len()..]).ok()?.parse().ok());
+    Some(WaiterHead { ticket, process: Process { pid, start }, passed, ask, pid_namespace })
 }
 
 /// Takes a string, quotes included.

@@ -151,7 +151,7 @@ impl Store {
                     ticket.place = None;
                 }
                 Attempt::Refused(Refused { is_passing: false, error, .. }) => return Err(error),
-                Attempt::Refused(Refused { behind: Some(process), .. }) if !self.is_there(process) => {
+                Attempt::Refused(Refused { behind: Some(waiter), .. }) if !self.waits_still(&waiter) => {
                     self.sweep_queue()?;
                 }
                 Attempt::Refused(Refused { place: None, .. }) => {
@@ -198,6 +198,7 @@ impl Store {
             key: claim.key.clone(),
             tiers: ask.tiers.to_vec(),
             request: ask.request.clone(),
+            pid_namespace: self.pid_namespace,
         };
         let line = image::line(&waiter, &self.boot)?;
         let draft = image.rewrite_all(&self.boot, |_| Edit::Keep, None, |_| Edit::Keep, Some(&line));
@@ -316,11 +317,24 @@ impl Store {
 
     /// Whether the process of this line waits; one of whom that cannot be told does.
     pub(crate) fn waits(&self, line: &[u8]) -> bool {
-        WaiterHead::scan(line).is_ok_and(|head| self.is_there(head.process))
+        WaiterHead::scan(line).is_ok_and(|head| self.has_waiter(&head))
     }
 
-    fn is_there(&self, process: Process) -> bool {
-        !matches!(self.host.can_act(process), Ok(false))
+    fn has_waiter(&self, head: &WaiterHead<'_>) -> bool {
+        let ticket = str::from_utf8(head.ticket).unwrap_or_default();
+        self.is_there(head.process, head.pid_namespace, ticket)
+    }
+
+    fn waits_still(&self, waiter: &Waiter) -> bool {
+        self.is_there(waiter.process, waiter.pid_namespace, &waiter.ticket.to_string())
+    }
+
+    fn is_there(&self, process: Process, pid_namespace: Option<u64>, ticket: &str) -> bool {
+        match (pid_namespace, self.pid_namespace) {
+            // Whether it is stopped cannot be told from here.
+            (Some(there), Some(here)) if there != here => ticket::is_open(&self.files.queue, ticket),
+            _ => !matches!(self.host.can_act(process), Ok(false)),
+        }
     }
 
     /// Wakes the first in the queue that lives, after a commit that made room. `except` has left it.
@@ -379,7 +393,7 @@ impl Store {
                             return Ok(Next::Nobody);
                         }
                     }
-                    Err(Refusal::Behind(other)) if !self.is_there(other.process) => return Ok(Next::Dead),
+                    Err(Refusal::Behind(other)) if !self.waits_still(&other) => return Ok(Next::Dead),
                     Err(_) => drop(refused.insert(entry.ask)),
                 }
             }
@@ -401,7 +415,7 @@ impl Store {
         let heads = heads(&image).map_err(torn)?;
         let tickets: HashSet<&[u8]> = heads.iter().map(|head| head.ticket).collect();
         let dead: HashSet<&[u8]> =
-            heads.iter().filter(|head| !self.is_there(head.process)).map(|head| head.ticket).collect();
+            heads.iter().filter(|head| !self.has_waiter(head)).map(|head| head.ticket).collect();
         if dead.is_empty() && pipes.iter().all(|pipe| tickets.contains(pipe.as_bytes())) {
             return Ok(());
         }

@@ -118,6 +118,11 @@ pub(crate) fn remove(folder: &Path, ticket: &str) {
     let _ = rustix::fs::unlink(folder.join(ticket));
 }
 
+/// Whether somebody holds a ticket, as far as we may know.
+pub(crate) fn is_open(folder: &Path, ticket: &str) -> bool {
+    !matches!(open(folder, ticket), Err(Errno::NXIO | Errno::NOENT))
+}
+
 /// Wakes a waiter. `false` if nobody holds its ticket any more.
 pub(crate) fn wake(folder: &Path, ticket: &str) -> bool {
     tell(folder, ticket, WAKE)
@@ -131,12 +136,15 @@ pub(crate) fn cancel(folder: &Path, ticket: &str) {
 }
 
 fn tell(folder: &Path, ticket: &str, message: u8) -> bool {
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let Ok(fifo) = retry_on_intr(|| rustix::fs::open(folder.join(ticket), flags, Mode::empty())) else {
-        return false;
-    };
+    let Ok(fifo) = open(folder, ticket) else { return false };
     // A pipe that is full has been written to.
     matches!(retry_on_intr(|| rustix::io::write(&fifo, &[message])), Ok(1) | Err(Errno::AGAIN))
+}
+
+/// Opens a pipe for writing; with ENXIO where nobody has it open (fifo(7)).
+fn open(folder: &Path, ticket: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    retry_on_intr(|| rustix::fs::open(folder.join(ticket), flags, Mode::empty()))
 }
 
 /// The tickets that have a pipe.

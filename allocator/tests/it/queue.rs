@@ -319,6 +319,33 @@ fn assert_holds_up_nobody(stop: fn(&Node, Process, bool)) {
     drop(half);
 }
 
+/// `fgpu gc` in a pod that has the node's state directory and not its PID namespace.
+#[test]
+fn a_pod_takes_nobody_of_the_node_out_of_the_queue() {
+    let _unforked = unforked();
+    let node = Node::new();
+    node.set_pid_namespace("self", 4_026_531_836);
+    let store = node.again();
+    reserve(&store, 1, 1_000_000, &claim("holds", node.spawn())).unwrap();
+    let process = node.spawn();
+    let mut ticket = Ticket::new(process);
+    let (gpus, rules, half) = (inventory(1), Rules::default(), fraction(500_000));
+    let turn =
+        store.reserve_or_wait(&gpus, &rules, &half, &[Tier::Quota], &claim("waits", process), &mut ticket);
+    assert!(matches!(turn, Ok(Turn::Waiting { .. })), "{turn:?}");
+    // Where it has another pid.
+    node.kill(process);
+    node.set_pid_namespace("self", 4_026_532_000);
+    let pod = node.again();
+    let waits = || {
+        pod.reconcile().unwrap();
+        pod.waiters().unwrap().into_iter().map(|waiter| waiter.key.id).collect::<Vec<_>>()
+    };
+    assert_eq!(waits(), ["waits"]);
+    drop(ticket);
+    assert_eq!(waits(), [""; 0], "nobody has its pipe any more");
+}
+
 #[test]
 fn what_never_fits_does_not_wait() {
     let bench = Bench::new(1);
