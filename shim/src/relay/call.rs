@@ -78,7 +78,13 @@ impl Relay {
     /// Decides on a complete request that may be ours.
     pub(super) fn intercept(&mut self, pair: u64, stream: u32, request: Vec<u8>) -> Fate {
         match decode(&request[HEADER..]) {
-            // A second Create of the same name: the stock shim is the one to refuse it.
+            // A second Create of the same name. One that is not forwarded yet is only known here: the stock shim would make
+            // the container, and without its share.
+            Some(Request::Create { id, .. }) if self.is_held_back(&id) => {
+                let message = format!("fgpu: a create of {id} is under way");
+                Fate::Answer(error_frame(stream, Code::ALREADY_EXISTS, &message))
+            }
+            // Any other is for the stock shim to refuse.
             Some(Request::Create { id, bundle, legacy, timeout, payload })
                 if !self.has_lease(&id) && mention::of_fgpu(&bundle) =>
             {
@@ -104,6 +110,12 @@ impl Relay {
             }
             _ => Fate::Pass(request),
         }
+    }
+
+    /// Whether a Create of this container waits for its share, or for that to be given back.
+    fn is_held_back(&self, id: &str) -> bool {
+        let held_back = |call: &Call| !matches!(call.stage, Stage::Forwarded(_));
+        self.calls.values().any(|call| call.id == id && call.method == Method::Create && held_back(call))
     }
 
     fn reserve(&mut self, call: Call, bundle: &Path, payload: Vec<u8>) -> Fate {

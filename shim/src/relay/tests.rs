@@ -412,6 +412,25 @@ fn a_container_deleted_while_it_waits_is_never_created() {
     assert_eq!(jobs.last().unwrap(), "-namespace ns -id c1 fgpu-release");
 }
 
+/// The stock shim has never heard of the first, and would make the container without its share.
+#[test]
+fn a_second_create_does_not_pass_the_one_that_waits() {
+    let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    send(&client, &create(3, "c1", &bench.bundle("c1")));
+    send(&client, &state(5, "c1"));
+    assert_eq!(read_frame(&stock), state(5, "c1"), "nothing came before it");
+    let (stream, code, message) = error_of(&read_frame(&client));
+    assert_eq!((stream, code, &*message), (3, Code::ALREADY_EXISTS, "fgpu: a create of c1 is under way"));
+    drop(client);
+    assert_eq!(rest(&stock), b"");
+    drop(stock);
+    let jobs = bench.end(control, Vec::new());
+    assert_eq!(jobs.last().unwrap(), "-namespace ns -id c1 fgpu-release");
+}
+
 #[test]
 fn a_client_that_is_gone_waits_for_nothing() {
     let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
