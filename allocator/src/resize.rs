@@ -63,6 +63,10 @@ impl Store {
         let image = self.read_locked(&lock)?;
         let Some(line) = image.find(nonce) else { return Ok(Attempt::Done(None)) };
         let old = image::lease(line).map_err(|damage| self.damaged(&lock, damage))?;
+        // What the driver still has to undo is nobody's to change.
+        if !old.state.is_held() {
+            return Ok(Attempt::Done(None));
+        }
         let ask = of_the_same_gpus(request, &old);
         // As if it were asked for anew by a container without a lease.
         let without =

@@ -378,3 +378,17 @@ fn a_lease_changes_its_size_within_its_gpus() {
     node.store.release(&nonce).unwrap();
     assert_eq!(resize(&fraction(100_000)).unwrap(), None);
 }
+
+/// The driver's part of it is still to be undone; it is nobody's.
+#[test]
+fn a_lease_that_has_ended_keeps_its_size() {
+    let node = Node::new();
+    let (spec, rules, half) = (inventory(1), Rules::default(), fraction(500_000));
+    let claimed = claim("a", node.spawn());
+    let nonce = node.store.reserve(&spec, &rules, &half, &[Tier::Driver], &claimed).unwrap().grant.nonce;
+    node.store.activate(&nonce, None, Some("/docker/a".into())).unwrap();
+    let ended = node.store.release(&nonce).unwrap().unwrap();
+    assert_eq!(ended.state, State::Releasing);
+    let resized = node.store.resize(&spec, &rules, &fraction(1_000_000), &nonce, |_, _| {}).unwrap();
+    assert_eq!((resized, node.store.leases().unwrap()), (None, vec![ended]));
+}
