@@ -215,6 +215,20 @@ fn the_inventory_is_made_once_and_found_fresh() {
     assert_eq!(fs::read(node.probes()).unwrap().len(), 2);
 }
 
+/// Whoever could write there could take and free any share.
+#[test]
+fn the_umask_of_who_comes_first_decides_nothing() {
+    let node = Node::with_gpus("0");
+    for umask in ["000", "077"] {
+        let inner = node.command(&["inventory"]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("umask {umask}; exec \"$0\" \"$@\"")]);
+        assert!(shell.arg(inner.get_program()).args(inner.get_args()).output().unwrap().status.success());
+        assert_eq!(fs::metadata(node.state()).unwrap().permissions().mode() & 0o7777, 0o755, "{umask}");
+        fs::remove_dir_all(node.state()).unwrap();
+    }
+}
+
 #[test]
 fn sixteen_at_once_make_one_probe() {
     let node = Node::with_gpus("0");
@@ -341,20 +355,6 @@ fn a_share_in_use_is_released_only_by_force() {
     node.bad(&["release", &nonce], "invalid-request");
 }
 
-#[test]
-fn gc_frees_the_dead_and_keeps_the_living() {
-    let node = Node::with_gpus("0");
-    node.lease("living", Process::current().unwrap());
-    node.lease("gone", dead());
-    assert!(node.good(&["gc"]).starts_with("released test/gone (grant "));
-    assert_eq!(node.good(&["gc"]), "nothing to release\n");
-    assert_eq!(node.good(&["gc", "--quiet"]), "");
-    assert_eq!(node.json(&["gc", "--json"]), serde_json::json!({ "schema": 1, "released": [] }));
-    let gone = node.lease("gone again", dead());
-    let expected = serde_json::json!({ "schema": 1, "released": [{
-        "namespace": "test", "container": "gone again", "grant": gone.grant.nonce, "owner": null,
-        "request": "fgpu/fraction=0.25",
-    }] });
 /// As Podman's precreate leaves it until somebody reconciles: its maker has ended, and only the runtime knows its init.
 #[test]
 fn a_container_whose_init_nobody_wrote_down_is_in_use() {
@@ -370,6 +370,20 @@ fn a_container_whose_init_nobody_wrote_down_is_in_use() {
     assert!(node.good(&["release", "web"]).starts_with("released test/web (grant "));
 }
 
+#[test]
+fn gc_frees_the_dead_and_keeps_the_living() {
+    let node = Node::with_gpus("0");
+    node.lease("living", Process::current().unwrap());
+    node.lease("gone", dead());
+    assert!(node.good(&["gc"]).starts_with("released test/gone (grant "));
+    assert_eq!(node.good(&["gc"]), "nothing to release\n");
+    assert_eq!(node.good(&["gc", "--quiet"]), "");
+    assert_eq!(node.json(&["gc", "--json"]), serde_json::json!({ "schema": 1, "released": [] }));
+    let gone = node.lease("gone again", dead());
+    let expected = serde_json::json!({ "schema": 1, "released": [{
+        "namespace": "test", "container": "gone again", "grant": gone.grant.nonce, "owner": null,
+        "request": "fgpu/fraction=0.25",
+    }] });
     assert_eq!(node.json(&["gc", "--json"]), expected);
     node.lease("gone", dead());
     assert!(node.good(&["gc", "-q"]).starts_with("released test/gone (grant "));

@@ -1,8 +1,8 @@
 //! The inventory on disk, and whether it is still true.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use fgpu_spec::{Code, Error, Inventory};
@@ -136,7 +136,12 @@ pub(crate) fn lock(state_dir: &Path, name: &str) -> Result<File, Error> {
 }
 
 fn make_directory(state_dir: &Path) -> Result<(), Error> {
-    fs::create_dir_all(state_dir).map_err(|error| Error::io("create", state_dir, &error))
+    let make = || {
+        // Whatever the umask of whoever comes first, everybody may look and nobody else may write.
+        DirBuilder::new().recursive(true).mode(0o755).create(state_dir)?;
+        fs::set_permissions(state_dir, Permissions::from_mode(0o755))
+    };
+    if state_dir.is_dir() { Ok(()) } else { make().map_err(|error| Error::io("create", state_dir, &error)) }
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@
 //! directory deletes this, too, and the instances become the administrator's, which nobody of ours destroys: an instance
 //! has no name that we could give it, and a list elsewhere would be a second truth, which outlives the first.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use fgpu_spec::{Compute, Gpu, Grant, GrantedGpu, Inventory, MigInstance, MigPlacement, Tier};
@@ -70,7 +70,12 @@ impl Store {
     pub fn lock_driver(&self, gpu: &Gpu) -> Result<DriverLock, Error> {
         let path = self.mig_file(gpu, "lock");
         let folder = self.files.dir.join("mig");
-        fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, error))?;
+        let mut builder = DirBuilder::new();
+        builder
+            .recursive(true)
+            .mode(0o755)
+            .create(&folder)
+            .map_err(|error| Error::io("create", &folder, error))?;
         let open = || {
             let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
             file.lock()?;

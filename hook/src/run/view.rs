@@ -5,8 +5,8 @@
 //! directories; then an overlay lends those directories the names, and the host keeps its own.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error, Mount, Node, Plan};
@@ -100,8 +100,10 @@ fn place(mount: &Mount, lend: bool) -> Result<Option<Place>, Error> {
 /// Makes an empty file below [`OURS`], which stays for the next run. It is made with the leftovers' lock held.
 fn make(path: &Path) -> Result<(), Error> {
     let parent = path.parent().unwrap_or(path);
-    fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
-    match OpenOptions::new().write(true).create_new(true).open(path) {
+    let mut builder = DirBuilder::new();
+    let made = builder.recursive(true).mode(0o755).create(parent);
+    made.map_err(|error| Error::io("create", parent, &error))?;
+    match OpenOptions::new().write(true).create_new(true).mode(0o644).open(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             Err(Error::io("create", path, &error))
         }
