@@ -10,7 +10,7 @@ use fgpu_spec::Nonce;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::lifecycle::cgroups_in;
+use crate::lifecycle::{cgroup_is_empty, cgroups_in};
 
 /// The file of a cgroup's processes; one that writes "0" becomes one of them.
 pub(super) const MEMBERS: &str = "cgroup.procs";
@@ -63,10 +63,22 @@ impl Cgroup {
     }
 }
 
+impl Cgroup {
+    /// Kills whoever is in it. Returns whether nobody is left.
+    fn end(&self) -> bool {
+        // All of them at once, those who are being forked and those who have no pid here, too (Linux 5.14, of v2 only:
+        // cgroup-v2.rst, "cgroup.kill").
+        match std::fs::write(self.directory.join("cgroup.kill"), "1") {
+            Ok(()) => cgroup_is_empty(&self.path),
+            Err(_) => !kill_all(&self.directory),
+        }
+    }
+}
+
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // Until nobody is left: a process that is not to be killed now (uninterruptible, say) still uses the share.
-        while kill_all(&self.directory) {
+        while !self.end() {
             std::thread::sleep(PAUSE);
         }
         for _ in 0..DYING {

@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("run::it_ends_as_the_command_does", it_ends_as_the_command_does),
     Test::once("run::it_ends_so_even_if_the_share_stays", it_ends_so_even_if_the_share_stays),
     Test::once("run::what_is_left_behind_is_ended", what_is_left_behind_is_ended),
+    Test::once("run::who_joined_from_elsewhere_is_ended", who_joined_from_elsewhere_is_ended),
     Test::once("run::a_killed_run_leaves_the_command_its_share", a_killed_run_leaves_the_command_its_share),
     Test::once("run::the_host_stays_as_it_was", the_host_stays_as_it_was),
 ];
@@ -107,6 +108,28 @@ fn what_is_left_behind_is_ended() {
     output.ok();
     assert!(process::running("/usr/bin/sleep", "4711").is_empty());
     assert_eq!(node::leases(), []);
+}
+
+/// A run in a PID namespace has no pid for a process that came into its cgroup from outside.
+fn who_joined_from_elsewhere_is_ended() {
+    if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        return; // v1 kills by pid only
+    }
+    let words = words(&["-p", "0.5"], &["cat"]);
+    let mut child = Command::new("unshare");
+    child.args(["--pid", "--fork", "--mount-proc"]).args(&words).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = child.spawn().expect("unshare is there");
+    let cat = wait_for("its command", || process::running("/usr/bin/cat", "cat").pop());
+    let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", cat.pid)).expect("cat runs");
+    let cgroup = cgroup.lines().find_map(|line| line.strip_prefix("0::")).expect("there is v2");
+    let mut guest = Command::new("sleep").arg("4714").spawn().expect("sleep is there");
+    let members = format!("/sys/fs/cgroup{cgroup}/cgroup.procs");
+    std::fs::write(&members, guest.id().to_string()).expect("root may move it");
+    drop(child.stdin.take());
+    assert!(child.wait().expect("it is a child").success());
+    let ended = guest.try_wait().expect("it is a child");
+    assert_eq!(ended.and_then(|status| status.signal()), Some(9), "it has the share that was given back");
+    assert!(!Path::new(&members).exists());
 }
 
 fn a_killed_run_leaves_the_command_its_share() {
