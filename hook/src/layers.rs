@@ -5,6 +5,7 @@
 //! directories instead of mounting anything. Every component of a path is opened with `O_NOFOLLOW`: a link in
 //! an image leads nowhere, neither out of the layer nor within it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -84,7 +85,8 @@ impl Layers {
 
     /// The names in a directory over all layers, at most `limit` of them.
     pub(crate) fn list(&self, path: &str, limit: usize) -> Vec<String> {
-        let mut names = Vec::new();
+        // A set: a hostile image has as many layers as there may be, and other names in each of them.
+        let mut names = BTreeSet::new();
         for layer in &self.0 {
             let Some(directory) = walk(layer, &format!("{path}/.")).and_then(|(parent, _)| parent) else {
                 continue;
@@ -92,14 +94,12 @@ impl Layers {
             let Ok(directory) = Dir::openat(&directory, ".", READ_DIRECTORY, Mode::empty()) else { continue };
             for entry in directory.into_iter().take(limit).flatten() {
                 let Ok(name) = entry.file_name().to_str() else { continue };
-                if name != "." && name != ".." && !names.iter().any(|known| known == name) {
-                    names.push(name.to_owned());
+                if name != "." && name != ".." {
+                    names.insert(name.to_owned());
                 }
             }
         }
-        names.sort();
-        names.truncate(limit);
-        names
+        names.into_iter().take(limit).collect()
     }
 }
 
