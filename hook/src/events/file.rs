@@ -227,10 +227,17 @@ mod tests {
         let lines = |writer: usize| {
             (0..EACH).map(move |number| format!("{writer} {number} {}\n", "x".repeat(writer * 20)))
         };
+        // It is refused while whoever turns the file over is not let run and the others have filled it twice.
+        let write = |log: &Log, line: &str| {
+            while let Err(error) = log.append(line) {
+                assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+                std::thread::yield_now();
+            }
+        };
         std::thread::scope(|scope| {
             for writer in 0..16 {
                 let log = &log;
-                scope.spawn(move || lines(writer).for_each(|line| log.append(&line).unwrap()));
+                scope.spawn(move || lines(writer).for_each(|line| write(log, &line)));
             }
         });
         let text = |(name, _): (String, u64)| std::fs::read_to_string(log.directory.join(name)).unwrap();
