@@ -142,6 +142,7 @@ fn synchronize(stream: Handle) -> Answer {
 fn query(stream: Handle) -> Answer {
     forbidden_in_capture()?;
     let (current, point) = point_of(stream)?;
+    implicit(&mut current.driver.objects(), stream, true)?;
     if sm::is_done(&current.driver.account, current.number, point) { Ok(()) } else { Err(Failure::NOT_READY) }
 }
 

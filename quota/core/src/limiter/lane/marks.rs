@@ -191,15 +191,12 @@ impl Lane {
         let unmarked = self.marked.swap(0, Ordering::Relaxed);
         self.marked_at.store(now, Ordering::Relaxed);
         let mut recorded = false;
-        let mut left = false;
         let mut mark = |state: &mut State, stream: Stream| {
-            if late && events.is_idle(stream) {
+            // Asked, a stream that is captured, or the legacy one while a stream is that it waits for, ends the capture.
+            if late && !events.is_captured(stream) && events.is_idle(stream) {
                 return;
             }
-            match state.record(launches, stream, events) {
-                true => recorded = true,
-                false => left = true,
-            }
+            recorded |= state.record(launches, stream, events);
         };
         for note in &self.notes {
             let key = note.key.load(Ordering::Acquire);
@@ -214,8 +211,8 @@ impl Lane {
             mark(state, stream);
         }
         state.covered = launches;
-        // All has ended, at a time that nobody saw.
-        let unseen = if late && !recorded && !left { unmarked } else { 0 };
+        // All has ended, at a time that nobody saw; or nobody may ask now, since there is a capture.
+        let unseen = if late && !recorded { unmarked } else { 0 };
         if unseen > 0 {
             self.closely.store(CLOSELY, Ordering::Relaxed);
         }
