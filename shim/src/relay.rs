@@ -291,7 +291,7 @@ impl Relay {
                     self.job_ended(*key);
                 }
             }
-            Token::Init(id) => self.init_ended(id, Instant::now()),
+            Token::Init(id) => self.look_after(id, Instant::now()),
         }
     }
 

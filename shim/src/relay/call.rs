@@ -103,10 +103,7 @@ impl Relay {
                         "the container was deleted while it waited for a share",
                     );
                 }
-                let fate = self.follow(Call::new(pair, stream, id.clone(), Method::Delete), request);
-                // What is to be given back goes beside the stock shim's work.
-                self.look_after(&id, Instant::now());
-                fate
+                self.follow(Call::new(pair, stream, id, Method::Delete), request)
             }
             _ => Fate::Pass(request),
         }

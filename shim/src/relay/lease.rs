@@ -12,8 +12,7 @@ use crate::{log, sys};
 use super::Relay;
 use super::job::{Job, Purpose};
 
-/// How soon after the init's end its cgroup is looked at, and how often again, at last, if it has outlived it. Usually a
-/// `Delete` comes sooner; then the stock shim is busy with that, and not with telling everybody of the end.
+/// How soon, and at last how often, a cgroup is looked at again that outlived its init.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LATER_LOOK: Duration = Duration::from_secs(1);
 /// How long a container must live before its init is recorded. While the relay lives it is the lease's maker and
@@ -94,18 +93,10 @@ impl Relay {
         self.leases.contains_key(id)
     }
 
-    /// The container's first process has ended.
-    pub(super) fn init_ended(&mut self, id: &str, now: Instant) {
-        if let Some(init) = self.leases.get_mut(id).and_then(|lease| lease.init.as_mut()) {
-            init.ended = true;
-            init.look_at = Some(now + init.pause);
-        }
-    }
-
-    /// Looks whether the container's last process has ended, if its first has; then its share is free.
+    /// Looks whether the container's last process has ended, after its first has; then its share is free.
     pub(super) fn look_after(&mut self, id: &str, now: Instant) {
-        let init = self.leases.get_mut(id).and_then(|lease| lease.init.as_mut());
-        let Some(init) = init.filter(|init| init.ended) else { return };
+        let Some(init) = self.leases.get_mut(id).and_then(|lease| lease.init.as_mut()) else { return };
+        init.ended = true;
         if init.cgroup.as_deref().is_none_or(self.setup.cgroups.is_empty) {
             init.look_at = None;
             self.release(id);
