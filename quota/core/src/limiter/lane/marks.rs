@@ -216,7 +216,7 @@ impl Lane {
         if unseen > 0 {
             self.closely.store(CLOSELY, Ordering::Relaxed);
         }
-        self.look(state, now, grant, events, unseen);
+        self.look(state, now, grant, host, events, unseen);
     }
 
     /// Before a wait for the GPU, and what comes after launches in a stream: marks what this thread can mark.

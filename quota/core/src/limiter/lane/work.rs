@@ -96,7 +96,7 @@ impl Lane {
             return;
         }
         if let Some(held) = self.hold(host) {
-            self.look(held.state(), now, grant, events, 0);
+            self.look(held.state(), now, grant, host, events, 0);
         }
     }
 
@@ -104,8 +104,9 @@ impl Lane {
     pub(super) fn look(
         &self,
         state: &mut State,
-        now: u64,
+        mut now: u64,
         grant: &Grant<'_>,
+        host: &impl Host,
         events: &impl Events,
         unseen: u64,
     ) {
@@ -125,17 +126,23 @@ impl Lane {
             self.tell(state, grant, now);
             return;
         }
-        let length = now.saturating_sub(state.from);
         let mut is_last = false;
         while state.count > 0 {
             let mark = state.marks[state.first % MARKS];
             if !events.is_done(mark.event) {
                 break;
             }
-            let ended = events.elapsed(state.start, mark.event).unwrap_or(length).min(length);
+            let elapsed = events.elapsed(state.start, mark.event);
+            // It may have ended since `now` was asked for: before a launch, and that can take long.
+            if elapsed.is_some_and(|elapsed| elapsed > now.saturating_sub(state.from)) {
+                now = host.now();
+            }
+            let length = now.saturating_sub(state.from);
+            let ended = elapsed.unwrap_or(length).min(length);
             self.retire(state, mark, ended);
             is_last = ended == state.ended;
         }
+        let length = now.saturating_sub(state.from);
         if unseen > 0 && state.count == 0 {
             let guess = state.ended.saturating_add(unseen.saturating_mul(self.average()));
             state.ended = guess.min(length);

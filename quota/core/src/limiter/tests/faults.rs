@@ -227,6 +227,23 @@ fn long_kernels_behind_short_ones_are_charged_though_nobody_asks_for_their_end()
     assert!((23.75..=27.0).contains(&got), "{got:.1}");
 }
 
+/// On a busy machine a thread may be held up in the call. It is marked only then, so the call may count as well.
+#[test]
+fn a_kernel_that_ends_before_its_launch_returns_is_charged() {
+    let node = Arc::new(Node::new(&[(COMPUTE_SHARE, 250_000)]));
+    let process = Process::new(&node, 0, true);
+    let (_, thread) = node.world.actor(S, move |actor| {
+        let thread = Thread::new(&process, actor);
+        for _ in 0..100 {
+            thread.launch_slowly(Stream::Shared(0), MS, 2 * MS);
+        }
+        thread.wait();
+    });
+    node.world.run(vec![thread]);
+    let charged = node.charged(0);
+    assert!((99 * MS..=202 * MS).contains(&charged), "{charged}");
+}
+
 /// As a program does that waits for its data and then for their way to the GPU: neither takes SM time.
 #[test]
 fn pauses_and_copies_after_a_burst_are_not_charged() {

@@ -214,12 +214,20 @@ impl Thread {
     }
 
     pub(super) fn launch(&self, stream: Stream, nanoseconds: u64) {
+        self.launch_slowly(stream, nanoseconds, 0);
+    }
+
+    /// The kernel is on the GPU so long before the call comes back.
+    pub(super) fn launch_slowly(&self, stream: Stream, nanoseconds: u64, before: u64) {
         let process = &*self.process;
         let grant = process.node.grant(process.container);
         let now = process.limited.then(|| process.lane.before(&grant, stream, self, self)).flatten();
         self.compute(LAUNCH);
         process.node.world.lock().gpu.launch(process.process, nanoseconds);
         process.launches.fetch_add(1, Ordering::Relaxed);
+        if before > 0 {
+            self.compute(before);
+        }
         if let Some(now) = now {
             process.lane.after(now, &grant, stream, self, self);
         }
