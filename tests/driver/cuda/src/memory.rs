@@ -9,7 +9,7 @@ use sim_node::sys;
 
 use crate::abi::{Address, Answer, Failure, Handle, api, put, put_if_asked};
 use crate::context::Current;
-use crate::driver::Driver;
+use crate::driver::{Driver, Objects};
 
 /// Every allocation is counted in multiples of this many bytes.
 const UNIT: u64 = 512;
@@ -160,25 +160,33 @@ pub(crate) fn charge(current: &Current, bytes: usize) -> Result<u64, Failure> {
 }
 
 /// Allocates memory of a kind in the current context.
-pub(crate) fn allocate(current: &Current, size: usize, kind: Kind, pool: Handle) -> Result<Address, Failure> {
+pub(crate) fn allocate(current: &Current, size: usize, kind: Kind) -> Result<Address, Failure> {
     if size == 0 {
         return Err(Failure::INVALID_VALUE);
     }
-    let length = size.checked_next_multiple_of(PAGE).ok_or(Failure::OUT_OF_MEMORY)?;
-    // A pool has been charged already.
-    let charged = if kind == Kind::Host || pool != 0 { 0 } else { charge(current, size)? };
+    let charged = if kind == Kind::Host { 0 } else { charge(current, size)? };
+    let allocation = Allocation { charged, ..of(current, size, kind, 0) };
+    insert(&mut current.driver.objects(), allocation).inspect_err(|_| {
+        current.driver.account.refund(current.number, charged);
+    })
+}
+
+/// An allocation that is not charged by itself.
+pub(crate) fn of(current: &Current, size: usize, kind: Kind, pool: Handle) -> Allocation {
     let Current { handle: context, ordinal, number, .. } = *current;
-    let allocation = Allocation { size, charged, kind, context, ordinal, number, pool };
-    let mut objects = current.driver.objects();
-    let address = objects.allocations.map(length, kind == Kind::Low).inspect_err(|_| {
-        current.driver.account.refund(number, charged);
-    })?;
+    Allocation { size, charged: 0, kind, context, ordinal, number, pool }
+}
+
+/// Gives an allocation an address.
+pub(crate) fn insert(objects: &mut Objects, allocation: Allocation) -> Result<Address, Failure> {
+    let length = allocation.size.checked_next_multiple_of(PAGE).ok_or(Failure::OUT_OF_MEMORY)?;
+    let address = objects.allocations.map(length, allocation.kind == Kind::Low)?;
     objects.allocations.by_address.insert(address, allocation);
     Ok(address)
 }
 
 unsafe fn allocate_into(out: *mut Address, size: usize, kind: Kind) -> Answer {
-    let address = allocate(&Current::get()?, size, kind, 0)?;
+    let address = allocate(&Current::get()?, size, kind)?;
     // SAFETY: handed on from the caller.
     unsafe { put(out, address) }.inspect_err(|_| {
         // Nobody will ever free what nobody was told of; the address is in the table, so this cannot fail.
@@ -228,7 +236,7 @@ fn free_synchronously(address: Address) -> Answer {
 
 /// The functions of before CUDA 3.2, of 32-bit sizes and addresses.
 unsafe fn allocate_low(out: *mut u32, size: u32) -> Answer {
-    let address = allocate(&Current::get()?, size as usize, Kind::Low, 0)?;
+    let address = allocate(&Current::get()?, size as usize, Kind::Low)?;
     // SAFETY: handed on from the caller.
     unsafe { put(out, address as u32) }
 }

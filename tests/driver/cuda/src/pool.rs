@@ -99,9 +99,8 @@ pub(crate) fn give_back_unused() -> Answer {
     pools.into_iter().try_for_each(|(handle, keep)| shrink(&mut objects, handle, keep))
 }
 
-/// Charges a pool for what it needs more, to allocate `size` bytes.
-fn grow(driver: &'static Driver, handle: Handle, size: usize) -> Result<i32, Failure> {
-    let mut objects = driver.objects();
+/// Charges a pool for what it needs more, to allocate `size` bytes. Gives where it is.
+fn grow(objects: &mut Objects, current: Current, handle: Handle, size: usize) -> Result<Current, Failure> {
     let in_use = objects.allocations.in_pool(handle);
     let pool = objects.pools.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?;
     let need = in_use.saturating_add(memory::units(size));
@@ -110,17 +109,16 @@ fn grow(driver: &'static Driver, handle: Handle, size: usize) -> Result<i32, Fai
     }
     pool.high = pool.high.max(need);
     let missing = need.saturating_sub(pool.reserved).next_multiple_of(pool.step);
-    let (number, gpu) = driver.gpu(pool.ordinal)?;
-    let place = Current { driver, handle: 0, ordinal: pool.ordinal, number, gpu };
+    let (number, gpu) = current.driver.gpu(pool.ordinal)?;
+    let place = Current { ordinal: pool.ordinal, number, gpu, ..current };
     pool.reserved += memory::charge(&place, missing as usize)?;
-    Ok(pool.ordinal)
+    Ok(place)
 }
 
 /// Allocates from a pool; without one from the default pool of the current context's GPU. In a stream that is
 /// captured, a node is made of it.
 unsafe fn allocate(out: *mut Address, size: usize, pool: Option<Handle>, stream: Handle) -> Answer {
     let current = Current::get()?;
-    let driver = current.driver;
     if size == 0 {
         return Err(Failure::INVALID_VALUE);
     }
@@ -128,14 +126,15 @@ unsafe fn allocate(out: *mut Address, size: usize, pool: Option<Handle>, stream:
         // SAFETY: handed on from the caller.
         return unsafe { put(out, address) };
     }
+    // In one go: what is not in the table yet is in nobody's use, and the next growth would have to make up for it.
+    let mut objects = current.driver.objects();
     let handle = match pool {
         Some(handle) => handle,
-        None => default_pool(&mut driver.objects(), current.ordinal)?,
+        None => default_pool(&mut objects, current.ordinal)?,
     };
-    let ordinal = grow(driver, handle, size)?;
-    let (number, gpu) = driver.gpu(ordinal)?;
-    let place = Current { ordinal, number, gpu, ..current };
-    let address = memory::allocate(&place, size, Kind::Device, handle)?;
+    let place = grow(&mut objects, current, handle, size)?;
+    let address = memory::insert(&mut objects, memory::of(&place, size, Kind::Device, handle))?;
+    drop(objects);
     // SAFETY: handed on from the caller.
     unsafe { put(out, address) }
 }
