@@ -118,24 +118,27 @@ pub(crate) fn settle(process: &Process, meter: Meter, gpu: usize, spare: u64) ->
     // Ends: who is overtaken was overtaken by somebody who is done.
     while let Some(before) = booked().filter(|entry| entry.gpu != NOWHERE) {
         let Some(now) = meter.read() else { break };
-        {
-            let mut table = process.allocations.lock();
-            let Some(entry) = table.get_mut(meter.kind, meter.key).filter(|entry| entry.link == before.link)
-            else {
-                continue;
-            };
-            entry.link = entry.link.wrapping_add(1);
-            entry.bytes = now;
-        }
         let held = before.bytes.saturating_add(spare);
-        if now <= held {
-            process.release(gpu, held - now);
-            return true;
-        }
-        let within = process.reserve_between(gpu, now - held, now - held).is_some();
+        // In the ledger before it is booked: it may be what another thread's call took, which gives back what it reserved
+        // for that as soon as it finds it booked.
+        let missing = now.saturating_sub(held);
+        let within = missing == 0 || process.reserve_between(gpu, missing, missing).is_some();
         if !within {
-            process.force(gpu, now - held);
+            process.force(gpu, missing);
         }
+        let booked = {
+            let mut table = process.allocations.lock();
+            let entry = table.get_mut(meter.kind, meter.key).filter(|entry| entry.link == before.link);
+            entry.map(|entry| {
+                entry.link = entry.link.wrapping_add(1);
+                entry.bytes = now;
+            })
+        };
+        if booked.is_none() {
+            process.release(gpu, missing);
+            continue;
+        }
+        process.release(gpu, held.saturating_sub(now));
         return within;
     }
     process.release(gpu, spare);
