@@ -9,7 +9,7 @@ use fgpu_spec::{Error, Nonce};
 use rustix::fs::FlockOperation;
 
 use super::cgroup::{self, HIERARCHIES};
-use super::{NAMESPACE, view};
+use super::view;
 
 /// In the state directory. Whoever makes or removes the files below [`view::OURS`] holds it: a file that somebody has
 /// mounted on in another namespace takes the mount along when it is removed.
@@ -43,7 +43,8 @@ pub fn clear(store: &Store, state_directory: &Path) -> Result<(), Error> {
             cgroup::remove(&directory);
         }
     }
-    if !leases.iter().any(|lease| lease.key.namespace == NAMESPACE) {
+    // A container's, too, may lie over them: of one that has the host's /run (`docker run -v /run:/run`).
+    if leases.is_empty() {
         view::remove_placeholders(Path::new(view::OURS));
     }
     Ok(())

@@ -115,7 +115,7 @@ fn make(path: &Path) -> Result<(), Error> {
 pub(super) fn remove_placeholders(ours: &Path) {
     let driver = ours.join("driver");
     let files = fs::read_dir(&driver).into_iter().flatten().flatten().map(|entry| entry.path());
-    for file in files.chain(["limits", "ledger"].map(|name| ours.join(name))) {
+    for file in files.chain(["limits", "ledger", "turns"].map(|name| ours.join(name))) {
         // Nothing else of that name is empty, and what is not ours stays.
         if fs::symlink_metadata(&file).is_ok_and(|file| file.is_file() && file.len() == 0) {
             let _ = fs::remove_file(&file);
@@ -208,6 +208,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         make(&at("driver/libcuda.so.1")).unwrap();
         make(&at("limits")).unwrap();
+        make(&at("turns")).unwrap();
         make(&at("lock")).unwrap();
         fs::write(at("ledger"), "somebody's").unwrap();
         remove_placeholders(folder.path());

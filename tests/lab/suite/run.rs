@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use fgpu_lab::command::{Output, run, wait_for, wait_until};
 use fgpu_lab::inside::Test;
-use fgpu_lab::{node, process};
+use fgpu_lab::node::FrontEnd;
+use fgpu_lab::{docker, node, process};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::once("run::command_gets_its_share", command_gets_its_share),
@@ -16,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("run::what_is_left_behind_is_ended", what_is_left_behind_is_ended),
     Test::once("run::who_joined_from_elsewhere_is_ended", who_joined_from_elsewhere_is_ended),
     Test::once("run::a_killed_run_leaves_the_command_its_share", a_killed_run_leaves_the_command_its_share),
+    Test::once("run::gc_takes_no_mount_of_a_container", gc_takes_no_mount_of_a_container),
     Test::once("run::the_host_stays_as_it_was", the_host_stays_as_it_was),
 ];
 
@@ -155,6 +157,19 @@ fn a_killed_run_leaves_the_command_its_share() {
     run(["fgpu", "gc"]).ok();
     assert_eq!(node::leases(), []);
     assert_eq!(left(), (0, false));
+}
+
+/// The files that a container's mounts lie over are the host's if it has the host's /run; one that is removed takes the mount
+/// along.
+fn gc_takes_no_mount_of_a_container() {
+    let quarter = docker::container("debian13").under(FrontEnd::Shim).annotation("fgpu/fraction", "0.25");
+    let container = quarter.options(["-v", "/run:/run"]).command(["sleep", "1000"]).start();
+    run(["fgpu", "gc"]).ok();
+    assert!(container.exec(["nvidia-smi", "-L"]).ok().starts_with("GPU 0:"));
+    container.remove();
+    run(["fgpu", "gc"]).ok();
+    let left = ["driver", "limits", "ledger", "turns"].map(|name| Path::new("/run/fgpu").join(name).exists());
+    assert_eq!(left, [false; 4]);
 }
 
 fn the_host_stays_as_it_was() {
