@@ -86,7 +86,8 @@ pub fn serve(tests: &[Test]) -> io::Result<()> {
     daemons::start();
     answer(&json!({"ready": true}))?;
     for name in io::stdin().lock().lines() {
-        answer(&json!({"failure": failure(tests, &name?)}))?;
+        let (failure, tidy) = run(tests, &name?);
+        answer(&json!({"failure": failure, "tidy": tidy}))?;
     }
     Ok(())
 }
@@ -101,18 +102,17 @@ fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
     PANICS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Runs a test and what must hold after every test; says what failed.
-fn failure(tests: &[Test], name: &str) -> Option<String> {
+/// Runs a test and what must hold after every test. Says what failed, and whether the next test finds nothing of it.
+fn run(tests: &[Test], name: &str) -> (Option<String>, bool) {
     let case = |test: &Test| {
         test.cases().into_iter().find(|(full, _)| full == name).map(|(_, front_end)| (*test, front_end))
     };
     let Some((test, front_end)) = tests.iter().find_map(case) else {
-        return Some(format!("there is no test {name}"));
+        return (Some(format!("there is no test {name}")), true);
     };
     if !test.baseline && !test.packaged && fs::metadata("/usr/bin/fgpu").is_err() {
-        return Some(
-            "fgpu is not installed in the environment: see FGPU_INSTALL in tests/lab/README.md".to_owned(),
-        );
+        let why = "fgpu is not installed in the environment: see FGPU_INSTALL in tests/lab/README.md";
+        return (Some(why.to_owned()), true);
     }
     panics().clear();
     let body = || match (test.body, front_end) {
@@ -122,7 +122,8 @@ fn failure(tests: &[Test], name: &str) -> Option<String> {
     let passed = panic::catch_unwind(AssertUnwindSafe(body)).is_ok();
     // Clean up in any case, so that one failure stays one; what cannot be cleaned up is a failure by itself.
     let tidy = panic::catch_unwind(AssertUnwindSafe(|| tidy(passed))).is_ok();
-    (!passed || !tidy).then(|| mem::take(&mut *panics()).join("\n"))
+    let failure = (!passed || !tidy).then(|| mem::take(&mut *panics()).join("\n"));
+    (failure, tidy)
 }
 
 /// Leaves nothing for the next test. After a test that passed, a lease that outlives every container is a leak.
@@ -137,5 +138,6 @@ fn tidy(passed: bool) {
         node::wait_until_free();
     } else if !node::leases().is_empty() {
         crate::command::run(["fgpu", "gc"]);
+        node::wait_until_free();
     }
 }

@@ -127,12 +127,17 @@ impl Drop for Room {
 fn serve(environment: Environment, requests: &Receiver<Request>) {
     let mut visit: Option<Result<Visit, String>> = None;
     for (test, answer) in requests {
-        // One that cannot be entered is not tried again for each test; one that broke down is.
+        // One that cannot be entered is not tried again for each test; one that broke down is, and one in which a test
+        // left what the next would stumble over.
         let result = match visit.get_or_insert_with(|| Visit::begin(environment)) {
             Err(why) => Err(why.clone()),
             Ok(there) => match there.ask(&test) {
-                Ok(None) => Ok(()),
-                Ok(Some(failure)) => Err(failure),
+                Ok(Answer { failure, tidy }) => {
+                    if !tidy {
+                        visit = None;
+                    }
+                    failure.map_or(Ok(()), Err)
+                }
                 Err(error) => {
                     visit = None;
                     Err(format!("{environment} broke down in this test: {error}"))
@@ -142,6 +147,13 @@ fn serve(environment: Environment, requests: &Receiver<Request>) {
         // Who asked may have been interrupted; nobody else wants the answer.
         let _ = answer.send(result);
     }
+}
+
+/// What came of a test.
+struct Answer {
+    failure: Option<String>,
+    /// Whether nothing of it is left.
+    tidy: bool,
 }
 
 /// A copy of this program inside.
@@ -180,11 +192,12 @@ impl Visit {
         }
     }
 
-    fn ask(&mut self, test: &str) -> io::Result<Option<String>> {
+    fn ask(&mut self, test: &str) -> io::Result<Answer> {
         let requests = self.requests.as_mut().expect("open until the visit ends");
         writeln!(requests, "{test}")?;
         let answer = self.answer()?;
-        Ok(answer["failure"].as_str().map(str::to_owned))
+        let failure = answer["failure"].as_str().map(str::to_owned);
+        Ok(Answer { failure, tidy: answer["tidy"] == true })
     }
 
     fn answer(&mut self) -> io::Result<Value> {

@@ -72,6 +72,19 @@ fn steps() -> Vec<Step> {
     steps.collect()
 }
 
+/// The steps of a hook that makes a container. The first container of a node makes folders that are there for all others,
+/// so the steps are those of the second.
+fn steps_of_a_create(runtime: &str) -> Vec<Step> {
+    let first = half(runtime).fgpu("createRuntime");
+    first.create().ok();
+    assert_cleared(&first, "the first container of a node");
+    let whole = with(half(runtime), "createRuntime", &traced("createRuntime"));
+    whole.create().ok();
+    let steps = steps();
+    assert_cleared(&whole, "a run that nothing happened to");
+    steps
+}
+
 /// Every step, but of many of one kind in a row (a plan has a dozen mounts, all made alike) each fourth.
 fn sampled(steps: &[Step]) -> Vec<Step> {
     let plenty = |name: &str| steps.iter().filter(|step| step.0 == name).count() > 8;
@@ -140,10 +153,7 @@ fn processes(id: &str) -> String {
 fn hook_killed_at_every_step() {
     let (mut round, mut held) = (0, 0);
     for runtime in runtimes() {
-        let whole = with(half(runtime), "createRuntime", &traced("createRuntime"));
-        whole.create().ok();
-        let steps = steps();
-        assert_cleared(&whole, "a run that nothing happened to");
+        let steps = steps_of_a_create(runtime);
         assert!(steps.len() > 60 && steps.last().is_some_and(|step| step.0 == "exit_group"), "{steps:?}");
         for step in sampled(&steps) {
             round += 1;
@@ -187,10 +197,7 @@ fn go_on(hook: i32) {
 /// The runtime is killed before the hook has begun, at one of each kind of its steps, and when it has ended.
 fn runtime_killed_at_steps_of_the_hook() {
     for runtime in runtimes() {
-        let whole = with(half(runtime), "createRuntime", &traced("createRuntime"));
-        whole.create().ok();
-        let steps = steps();
-        assert_cleared(&whole, "a run that nothing happened to");
+        let steps = steps_of_a_create(runtime);
         let last_of_kind = |name: &str| steps.iter().rfind(|step| step.0 == name).cloned();
         // A process that is in exit_group(2) cannot be stopped; the chains below are for what comes after it.
         for step in CHANGES.into_iter().filter(|name| *name != "exit_group").filter_map(last_of_kind) {
