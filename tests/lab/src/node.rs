@@ -79,26 +79,46 @@ pub fn gpus() -> Vec<Gpu> {
 
 const LEASES: &str = "/run/fgpu/allocations.json";
 
+/// The allocator file; `None` while there is none.
+#[track_caller]
+fn allocations() -> Option<Value> {
+    let read = || match fs::read_to_string(LEASES) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => panic!("cannot read {LEASES}: {error}"),
+    };
+    // A reader that does not take the lock may see two changes pass while it reads, and with them half of each: what it
+    // reads twice in a row is whole.
+    let mut tries = 0;
+    loop {
+        let text = read()?;
+        match serde_json::from_str(&text) {
+            Ok(file) if read().is_some_and(|again| again == text) => return Some(file),
+            Err(error) if tries == 1000 => panic!("{LEASES}: {error}: {text}"),
+            _ if tries == 1000 => panic!("{LEASES} changes all the time"),
+            _ => tries += 1,
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The leases as the allocator file has them.
 #[track_caller]
 fn raw_leases() -> Vec<Value> {
-    let path = LEASES;
-    let mut tries = 0;
-    // A reader that does not take the lock may see two changes pass while it reads; it reads again.
-    let file: Value = loop {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-            Err(error) => panic!("cannot read {path}: {error}"),
-        };
-        match serde_json::from_str(&text) {
-            Ok(file) => break file,
-            Err(error) if tries == 50 => panic!("{path}: {error}: {text}"),
-            Err(_) => tries += 1,
-        }
-        thread::sleep(Duration::from_millis(1));
-    };
-    list(&file["leases"])
+    allocations().map(|file| list(&file["leases"])).unwrap_or_default()
+}
+
+/// How many requests wait for room.
+#[track_caller]
+pub fn waiting() -> usize {
+    // The list is there only while somebody waits.
+    allocations().map_or(0, |file| file["queue"].as_array().map_or(0, Vec::len))
+}
+
+/// Whether an instance is being made for some lease.
+#[track_caller]
+pub fn is_making_instances() -> bool {
+    raw_leases().iter().any(|lease| lease.to_string().contains(r#""stage":"creating""#))
 }
 
 #[track_caller]
@@ -130,6 +150,12 @@ pub fn leases() -> Vec<Lease> {
 pub fn inits() -> Vec<i32> {
     let init = |lease: &Value| i32::try_from(lease["init"]["pid"].as_i64()?).ok();
     raw_leases().iter().filter_map(init).collect()
+}
+
+/// Waits until every lease names its container's init: what writes to the state directory for a start is over then.
+#[track_caller]
+pub fn wait_until_recorded() {
+    wait_until("the records of inits", || raw_leases().iter().all(|lease| lease["init"]["pid"].is_i64()));
 }
 
 /// The one lease that there is.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::capture::{self, Folder};
-use crate::command::{Output, run};
+use crate::command::{Output, run, wait_until};
 
 /// Whether there may be a container to remove.
 static USED: AtomicBool = AtomicBool::new(false);
@@ -74,6 +74,7 @@ impl Container {
     #[track_caller]
     pub fn remove(self) {
         self.call(&["rm", "--force", "--time", "0", &self.name]).ok();
+        wait_until("the end of a name", || self.call(&["container", "exists", &self.name]).status == 1);
     }
 
     #[track_caller]
@@ -88,6 +89,14 @@ impl Container {
 pub fn podman(words: &[&str]) -> Output {
     // On v1 it warns of its age with every command.
     run(["env", "PODMAN_IGNORE_CGROUPSV1_WARNING=1", "podman"].iter().chain(words))
+}
+
+/// Removes a container if it is there, and waits until there can be another one of its name: it may be cleaned up meanwhile
+/// by what Podman runs at a container's end.
+#[track_caller]
+pub fn remove(name: &str) {
+    podman(&["rm", "--force", "--ignore", "--time", "0", name]).ok();
+    wait_until("the end of a name", || podman(&["container", "exists", name]).status == 1);
 }
 
 /// Removes every container.

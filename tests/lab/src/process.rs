@@ -16,16 +16,33 @@ pub struct Process {
 
 /// Every process whose program is `program` (an absolute path) and of whose arguments one contains `argument`.
 pub fn running(program: &str, argument: &str) -> Vec<Process> {
+    naming(argument)
+        .into_iter()
+        .filter(|process| {
+            let program_of = fs::read_link(format!("/proc/{}/exe", process.pid));
+            program_of.is_ok_and(|program_of| program_of.as_os_str() == program)
+        })
+        .collect()
+}
+
+/// Every process that names a container by its id and is none of the container's own.
+pub fn serving(id: &str) -> Vec<Process> {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = namespace("self");
+    // crun's half in the container looks like the other until it is started.
+    naming(id).into_iter().filter(|process| namespace(&process.pid.to_string()) == own).collect()
+}
+
+/// Every process of whose arguments one contains `argument`.
+fn naming(argument: &str) -> Vec<Process> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted");
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter_map(|pid: i32| {
-            let program_of = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
             let args = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let args: Vec<_> =
                 args.split(|byte| *byte == 0).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
-            let wanted = program_of.as_os_str() == program && args.iter().any(|arg| arg.contains(argument));
-            wanted.then_some(Process { pid, args })
+            args.iter().any(|arg| arg.contains(argument)).then_some(Process { pid, args })
         })
         .collect()
 }

@@ -86,12 +86,9 @@ fn waiting_gets_the_room_that_comes(front_end: FrontEnd) {
     let whole = [("fgpu/fraction", "1"), ("fgpu/device", "0")];
     let first = asking(front_end, &whole).start();
     let waiting = std::thread::spawn(move || {
-        asking(front_end, &[("fgpu/fraction", "1"), ("fgpu/device", "0"), ("fgpu/wait", "80s")]).try_start()
+        asking(front_end, &[("fgpu/fraction", "1"), ("fgpu/device", "0"), ("fgpu/wait", "5m")]).try_start()
     });
-    // Docker knows the container as soon as it waits in its create.
-    wait_until("a second container", || {
-        fgpu_lab::command::run(["docker", "ps", "--all", "--quiet"]).ok().lines().count() == 2
-    });
+    wait_until("one that waits", || node::waiting() == 1);
     first.remove();
     let second = waiting
         .join()

@@ -103,8 +103,12 @@ fn killed_on_the_way_nothing_stays() {
         for victims in [&[ours][..], &[ours, stock]] {
             let container = quarter(front_end, "driver");
             let init = container.pid();
-            let shims = victims.iter().flat_map(|program| process::running(program, &container.id));
-            shims.for_each(|shim| assert!(process::kill(shim.pid)));
+            let shims: Vec<_> =
+                victims.iter().flat_map(|program| process::running(program, &container.id)).collect();
+            // A relay's job is over soon, and with one of them may go what is left of another.
+            for shim in shims {
+                process::kill(shim.pid);
+            }
             process::kill(init);
             wait_until("the end of the lease", || {
                 run(["fgpu", "gc"]).ok();

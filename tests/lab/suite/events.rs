@@ -19,8 +19,10 @@ const FOLDER: &str = "/var/log/fgpu";
 /// The events of a container, in their order.
 fn of(container: &str) -> Vec<Value> {
     let text = fs::read_to_string(Path::new(FOLDER).join("events.jsonl")).unwrap_or_default();
-    // Writers that met in the moment leave an empty line (hook/src/events/file.rs), and the lab's are many.
-    let lines = text.lines().filter(|line| !line.is_empty());
+    // One that is being written has no end yet. Writers that met in the moment leave an empty line
+    // (hook/src/events/file.rs), and the lab's are many.
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let lines = whole.lines().filter(|line| !line.is_empty());
     let events = lines.map(|line| serde_json::from_str::<Value>(line).expect(line));
     events.filter(|event| event["container"] == container).collect()
 }
@@ -65,5 +67,6 @@ fn a_full_disk_stops_no_container(front_end: FrontEnd) {
     assert_eq!(node::only_lease().id, container.id);
     container.remove();
     node::wait_until_free();
-    run(["umount", FOLDER]).ok();
+    // Who gave the share back tries to tell it, a moment later.
+    wait_until("the end of the last writer", || run(["umount", FOLDER]).status == 0);
 }

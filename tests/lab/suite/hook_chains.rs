@@ -111,7 +111,10 @@ fn runtime_and_conmon_killed_under_podman() {
                 // Whether Podman takes it for running is its affair.
                 container("busybox", runtime, &options, &["sleep", "1000"]);
                 drop(beside);
+                // Where conmon was hit, the runtime goes on to the hooks that come next.
+                let id = podman(&["inspect", "--format", "{{.Id}}", "hit"]).stdout.trim().to_owned();
                 remove_hit();
+                wait_until("the end of the runtime", || id.is_empty() || process::serving(&id).is_empty());
                 wait_until("the end of hooks", || process::running(HOOK, "").is_empty());
                 let inits = node::inits();
                 wait_until("the end of inits", || !inits.iter().any(|init| process::lives(*init)));

@@ -239,6 +239,8 @@ fn runtime_killed_at_any_moment() {
             // It may have ended; then there is nothing to kill.
             let _ = child.kill();
             child.wait().expect("it was started");
+            // One that was about to become a hook when the runtime was killed still looks like the runtime.
+            wait_until("the end of the runtime", || process::serving(&container.id).is_empty());
             wait_until("the end of hooks", || process::running(HOOK, "").is_empty());
             held += node::leases().len();
             assert_cleared(&container, &format!("{runtime} killed in round {round}"));

@@ -3,7 +3,7 @@
 use fgpu_lab::bundle::runtimes;
 use fgpu_lab::command::{run, shell, wait_until};
 use fgpu_lab::inside::Test;
-use fgpu_lab::podman::{container, podman, start, start_by};
+use fgpu_lab::podman::{container, podman, remove, start, start_by};
 use fgpu_lab::{hooks, node, process};
 
 use crate::hook::{assert_has_quarter_of_first, assert_nothing_is_left};
@@ -87,7 +87,7 @@ fn lease_ends_with_the_container() {
             assert_eq!(podman(&["inspect", "--format", "{{.Id}}", "one"]).ok(), node::only_lease().id);
             podman(end).ok();
             node::wait_until_free();
-            podman(&["rm", "--force", "--ignore", "one"]).ok();
+            remove("one");
         }
         for (command, status) in [(&["sh", "-c", "exit 3"][..], 3), (&["no-such-program"], 127)] {
             let options = [&["--rm"], &QUARTER[..]].concat();
@@ -99,7 +99,7 @@ fn lease_ends_with_the_container() {
         let init = podman(&["inspect", "--format", "{{.State.Pid}}", "one"]).ok().parse().expect("a pid");
         assert!(process::kill(init));
         node::wait_until_free();
-        podman(&["rm", "--force", "one"]).ok();
+        remove("one");
         assert_nothing_is_left();
     }
 }
@@ -143,7 +143,6 @@ fn restart_holds_exactly_one_lease() {
         assert_eq!(again.inspect("{{.Id}}"), node::only_lease().id);
         crate::limit::assert_filled(again.exec(&["alloc", "fill"]).ok(), granted);
         again.remove();
-        wait_until("the end of a name", || podman(&["container", "exists", "again"]).status == 1);
         node::wait_until_free();
         assert_nothing_is_left();
     }

@@ -58,10 +58,9 @@ fn listing() -> BTreeSet<String> {
 
 #[track_caller]
 fn smi(annotation: &str) -> String {
-    docker::load("debian13");
     let query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"];
-    let head = ["docker", "run", "--rm", "--runtime=fgpu", "--annotation", annotation, "debian13"];
-    run(head.iter().chain(&query)).ok().to_owned()
+    let quarter = docker::container("debian13").options(["--runtime=fgpu", "--annotation", annotation]);
+    quarter.command(query).run().ok().to_owned()
 }
 
 fn install_run_undo_purge() {
@@ -78,7 +77,7 @@ fn install_run_undo_purge() {
     assert!(
         run(["dpkg", "--verify", "fgpu"]).ok().lines().all(|line| line.ends_with("c /etc/fgpu/config.toml"))
     );
-    let refused = run(["docker", "run", "--rm", "--runtime=fgpu", "debian13", "true"]);
+    let refused = docker::container("debian13").options(["--runtime=fgpu"]).command(["true"]).run();
     assert!(refused.status != 0, "an installation wires no engine: {}", refused.story());
 
     run(["fgpu", "setup", "docker"]).ok();
@@ -102,7 +101,6 @@ fn install_run_undo_purge() {
 /// Debian 11 has glibc 2.31. The statement for 2.28 is made by the versions of symbols, in packages.rs.
 fn programs_run_on_debian_11() {
     let _installed = install(&current());
-    docker::load("debian11");
     for (program, said) in [
         ("fgpu --version", "fgpu "),
         ("fgpu-hook", "usage: fgpu-hook"),
@@ -113,7 +111,8 @@ fn programs_run_on_debian_11() {
         let name = program.split(' ').next().unwrap_or_default();
         let volume = format!("/usr/bin/{name}:/host/{name}:ro");
         let script = format!("/host/{program} 2>&1; true");
-        let output = run(["docker", "run", "--rm", "--volume", &volume, "debian11", "sh", "-c", &script]);
+        let old = docker::container("debian11").options(["--volume", &volume]);
+        let output = old.command(["sh", "-c", &script]).run();
         assert!(output.ok().starts_with(said), "{program}: {}", output.story());
     }
 }

@@ -1,9 +1,8 @@
 //! Podman with `fgpu-runtime`, over runc and over crun.
 
-use fgpu_lab::command::wait_until;
 use fgpu_lab::inside::Test;
 use fgpu_lab::node;
-use fgpu_lab::podman::{container, podman};
+use fgpu_lab::podman::{container, podman, remove};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::baseline("podman::runs_without_fgpu", runs_without_fgpu),
@@ -68,8 +67,7 @@ fn lease_ends_with_the_container() {
             assert_eq!(podman(&["exec", "one", "echo", "in"]).status, 0);
             podman(end).ok();
             node::wait_until_free();
-            podman(&["rm", "--force", "--ignore", "one"]).ok();
-            wait_until("the end of a name", || podman(&["container", "exists", "one"]).status == 1);
+            remove("one");
         }
     });
 }

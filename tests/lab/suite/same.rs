@@ -121,7 +121,8 @@ fn engine_commands_work(front_end: FrontEnd) {
     let id = container.id.as_str();
 
     assert_eq!(container.exec(["sh", "-c", "exit 42"]).status, 42);
-    assert_eq!(shell(&format!("echo in | docker exec -i {id} sed s/in/out/")).ok(), "out");
+    shell(&format!("echo in | docker exec -i {id} sh -c 'sed s/in/out/ >/tmp/out'")).ok();
+    assert_eq!(container.exec(["cat", "/tmp/out"]).ok(), "out");
     container.docker(&["pause"]).ok();
     assert_eq!(container.inspect("{{.State.Status}}"), "paused");
     container.docker(&["unpause"]).ok();

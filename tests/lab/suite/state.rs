@@ -38,6 +38,8 @@ fn a_container_that_fills_it_stops_nobody(front_end: FrontEnd) {
     };
     let _small = Small::new();
     let greedy = of_first(&["sleep", "1000"]).start();
+    // Whoever finds it full makes room, the relay as well, which records the init a moment after the start.
+    node::wait_until_recorded();
     for file in ["ledger", "turns"] {
         let fill = format!("dd if=/dev/zero of=/run/fgpu/{file} bs=4k seek=600 2>&1");
         let said = greedy.exec(["sh", "-c", &fill]);

@@ -1,6 +1,6 @@
 //! What an administrator sees of a container, and calls it by: its name, what it uses, and what the record says of it.
 
-use fgpu_lab::command::run;
+use fgpu_lab::command::{run, wait_until};
 use fgpu_lab::docker;
 use fgpu_lab::inside::Test;
 use fgpu_lab::node::FrontEnd;
@@ -62,7 +62,9 @@ fn a_container_by_its_name_and_what_it_uses() {
     let id = trainer.id.clone();
     trainer.remove();
     // The name is gone with the container.
-    let table = run(["fgpu", "events", "--container", &id[..12], "--event", "released"]).ok().to_owned();
-    assert!(table.contains(&format!("moby/{}", &id[..12])), "{table}");
+    wait_until("the record of its end", || {
+        let table = run(["fgpu", "events", "--container", &id[..12], "--event", "released"]);
+        table.ok().contains(&format!("moby/{}", &id[..12]))
+    });
     free.remove();
 }
