@@ -84,7 +84,7 @@ fn an_instance_that_somebody_holds_is_named_until_it_goes() {
 fn a_slow_driver_holds_up_nobody_else() {
     let node = Node::new("a30", 2, "");
     let slow = node.reserve("slow", &[("mig", "4g.24gb"), ("device", "0")]).unwrap();
-    node.fault(0, "mig-delay-us", 60_000_000);
+    node.fault(0, "mig-delay-us", 3_600_000_000);
     let mut making = node.step(&["set-up", &slow.grant.nonce.to_string()]).spawn().unwrap();
     let stage = || node.lease(&slow.grant.nonce).unwrap().grant.gpus[0].mig.as_ref().unwrap().stage;
     while stage() != MigStage::Creating {

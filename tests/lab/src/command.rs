@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Seconds after which a command is given up: far above what any takes, so that a hang is a failure and not
+/// Seconds after which a command, or an event, is given up: far above what any takes, so that a hang is a failure and not
 /// the end of the run.
 const PATIENCE: u64 = 300;
 
@@ -80,7 +80,7 @@ pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(it) = found() {
             return it;
         }
-        assert!(start.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(PATIENCE), "waited in vain for {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -127,9 +127,10 @@ impl Drop for Room {
 fn serve(environment: Environment, requests: &Receiver<Request>) {
     let mut visit: Option<Result<Visit, String>> = None;
     for (test, answer) in requests {
-        // One that cannot be entered is not tried again for each test; one that broke down is, and one in which a test
-        // left what the next would stumble over.
-        let result = match visit.get_or_insert_with(|| Visit::begin(environment)) {
+        // One that cannot be entered twice is not tried again for each test; one that broke down is, and one in which a
+        // test left what the next would stumble over.
+        let begin = || Visit::begin(environment).or_else(|_| Visit::begin(environment));
+        let result = match visit.get_or_insert_with(begin) {
             Err(why) => Err(why.clone()),
             Ok(there) => match there.ask(&test) {
                 Ok(Answer { failure, tidy }) => {

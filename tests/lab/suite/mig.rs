@@ -115,12 +115,12 @@ fn assert_has_devices(
     devices.into_iter().map(str::to_owned).collect()
 }
 
-/// The simulated driver's making of instances on the second GPU, which takes minutes while this lives.
+/// The simulated driver's making of instances on the second GPU, which takes an hour while this lives.
 struct Slow;
 
 impl Slow {
     fn new() -> Self {
-        Self::set("300000000");
+        Self::set("3600000000");
         Self
     }
 
@@ -139,22 +139,18 @@ impl Drop for Slow {
 /// While an instance is being made nobody waits but its own container.
 fn a_slow_driver_holds_up_no_other_container() {
     let _node = node::simulated("h100-80-mig.toml");
-    let is_being_made = || {
-        let leases = std::fs::read_to_string("/run/fgpu/allocations.json").unwrap_or_default();
-        leases.contains(r#""stage":"creating""#)
-    };
     let container = || docker::container("debian13").command(["nvidia-smi", "-L"]);
     let sliced = std::thread::scope(|scope| {
         let slow = Slow::new();
         let waiting =
             scope.spawn(|| container().under(FrontEnd::Shim).annotation("fgpu/mig", "1g.10gb").run());
-        wait_until("the making of an instance", is_being_made);
+        wait_until("the making of an instance", node::is_making_instances);
         for front_end in [FrontEnd::Shim, FrontEnd::Runtime] {
             let run = container().under(front_end).annotation("fgpu/fraction", "0.25");
             run.annotation("fgpu/device", "0").run().ok();
             docker::container("debian13").under(front_end).command(["true"]).run().ok();
         }
-        assert!(is_being_made(), "it has not ended meanwhile");
+        assert!(node::is_making_instances(), "it has not ended meanwhile");
         drop(slow);
         waiting.join().expect("the container is started")
     });

@@ -36,7 +36,7 @@ type Waiting = std::thread::JoinHandle<Result<Container, Output>>;
 
 fn waiting(front_end: FrontEnd, fraction: &'static str) -> Waiting {
     let before = queue().len();
-    let client = std::thread::spawn(move || asking(front_end, fraction, "80s").try_start());
+    let client = std::thread::spawn(move || asking(front_end, fraction, "5m").try_start());
     wait_until("one more in the queue", || queue().len() == before + 1);
     client
 }
@@ -119,7 +119,7 @@ fn a_release_ends_a_wait(front_end: FrontEnd) {
 /// closes its connection, and the shim kills the runtime of a connection that is gone (ttrpc, server.go `run`).
 fn a_pod_that_gives_up_leaves_the_queue(front_end: FrontEnd) {
     let whole = asking(FrontEnd::Shim, "1", "0").start();
-    let asked = [("fgpu/fraction", "1"), ("fgpu/device", "0"), ("fgpu/wait", "80s")];
+    let asked = [("fgpu/fraction", "1"), ("fgpu/device", "0"), ("fgpu/wait", "5m")];
     let pod = cri::Pod::start("waits", front_end.docker_runtime(), &asked);
     let container = pod.create("one", "busybox", &["sleep", "1000"]);
     let mut kubelet = container.starting();
@@ -172,7 +172,7 @@ fn run_waiting() -> Child {
     // Each of them becomes the next, so the pid stays.
     let child = Command::new("unshare")
         .args(["-m", "sh", "-c", crate::run::WITH_NODES, "sh"])
-        .args(["fgpu", "run", "-p", "1", "-a", "device=0", "--wait", "80s", "true"])
+        .args(["fgpu", "run", "-p", "1", "-a", "device=0", "--wait", "5m", "true"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -195,6 +195,13 @@ fn a_signal_ends_the_wait_of_a_run() {
     assert!(status.success(), "{status}");
 }
 
+/// Whether a process has an inotify(7) descriptor.
+fn is_watching(pid: u32) -> bool {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .any(|file| file.as_os_str() == "anon_inode:inotify")
+}
+
 fn fgpu_wait_returns_when_there_is_room() {
     let whole = asking(FrontEnd::Shim, "1", "0").start();
     let late = run(["fgpu", "wait", "--timeout", "1s", "fraction=0.5", "device=0"]);
@@ -203,11 +210,15 @@ fn fgpu_wait_returns_when_there_is_room() {
     assert!(never.refused().starts_with("fgpu: too-large: "), "{}", never.story());
     let id = whole.id.clone();
     let waits = [vec!["fraction=0.5", "device=0"], vec![id.as_str()]].map(|words| {
-        Command::new("fgpu").arg("wait").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+        let mut wait = Command::new("fgpu");
+        wait.arg("wait").args(words).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = wait.spawn().expect("fgpu is there");
+        // By then it has found what it waits for.
+        wait_until("fgpu wait, which watches the state directory", || is_watching(child.id()));
+        child
     });
     whole.remove();
-    for child in waits {
-        let mut child = child.expect("fgpu is there");
+    for mut child in waits {
         let status = wait_for("the end of fgpu wait", || child.try_wait().expect("it is our child"));
         assert!(status.success(), "{status}");
     }
