@@ -61,12 +61,25 @@ logged() {
     "$@" >"$log" 2>&1 </dev/null || { tail -n 30 "$log" >&2; die "failed: $* (all of it: $log)"; }
 }
 
+# fetched LOG CMD…: the same for what needs the mirror, which may not answer once: tried three times.
+fetched() {
+    local log=$1 try
+    shift
+    mkdir -p "$(dirname "$log")"
+    for try in 1 2; do
+        "$@" >"$log" 2>&1 </dev/null && return
+        say "once more: $*"
+        sleep $((try * 10))
+    done
+    logged "$log" "$@"
+}
+
 # need PROGRAM PACKAGE: installs a Debian package on this machine if the program is missing.
 need() {
     command -v "$1" >/dev/null && return
     say "installing $2"
-    logged "$lab/log/apt" apt-get update
-    logged "$lab/log/apt" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"
+    fetched "$lab/log/apt" apt-get update
+    fetched "$lab/log/apt" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"
 }
 
 # The Debian mirror that this machine itself uses. Asked each time and kept nowhere.
@@ -74,7 +87,7 @@ mirror() {
     local query=(apt-get indextargets --format '$(REPO_URI) $(LABEL) $(COMPONENT)' "Created-By: Packages") found
     found=$("${query[@]}" | awk '$2 == "Debian" && $3 == "main" { print $1; exit }')
     if [ -z "$found" ]; then
-        logged "$lab/log/apt" apt-get update
+        fetched "$lab/log/apt" apt-get update
         found=$("${query[@]}" | awk '$2 == "Debian" && $3 == "main" { print $1; exit }')
     fi
     [ -n "$found" ] || die "no Debian mirror among the apt sources of this machine"
@@ -92,11 +105,11 @@ base() {
     fresh "$tar" "$key" && return
     need debootstrap debootstrap
     say "debootstrap $suite (half a minute)"
-    rm -rf "$new" "$new.tar"
+    rm -rf "$new.tar"
     mkdir -p "$lab/base"
     # A suite that is younger than the installed debootstrap is made like sid.
     [ -e "/usr/share/debootstrap/scripts/$suite" ] || script=sid
-    logged "$lab/log/debootstrap-$suite" unmounted debootstrap --variant=minbase \
+    fetched "$lab/log/debootstrap-$suite" unmounted sh -c 'rm -rf "$0" && exec debootstrap "$@"' "$new" --variant=minbase \
         --components=main,contrib,non-free --include=libc6-dev "$suite" "$new" "$(mirror)" $script
     rm -rf "$new"/var/cache/apt/archives/*.deb "$new"/var/log/*
     tar -C "$new" --one-file-system --numeric-owner --xattrs -cf "$new.tar" .
