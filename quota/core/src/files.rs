@@ -170,6 +170,7 @@ mod tests {
             account.charge(span, ppm, CREDIT, random.word(), random.word());
             account.prepay(now, random.word(), ppm, CREDIT);
             account.refund(random.word(), ppm);
+            account.tell(random.word(), random.word());
             assert!(account.busy(now) <= 1_000_000);
             account.owed(now, ppm);
             let turn = Turn::new(random.word() as usize % 4096, account.own(), &random);

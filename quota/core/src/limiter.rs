@@ -130,16 +130,27 @@ pub trait Host {
 pub trait Events {
     /// Makes an event.
     fn create(&self) -> Option<usize>;
-    /// Records an event in a stream. `false`: that cannot be done now.
+    /// Records an event in a stream that is not captured. `false`: that cannot be done now.
     fn record(&self, event: usize, stream: Stream) -> bool;
     /// Whether all that was before the event's record has ended.
     fn is_done(&self, event: usize) -> bool;
-    /// Nanoseconds between two events that are done.
-    fn elapsed(&self, from: usize, to: usize) -> Option<u64>;
+    /// The time between two events.
+    fn elapsed(&self, from: usize, to: usize) -> Elapsed;
     /// Whether nothing is under way in a stream.
     fn is_idle(&self, stream: Stream) -> bool;
     /// Whether what is launched into a stream is captured into a graph.
     fn is_captured(&self, stream: Stream) -> bool;
+}
+
+/// What the driver says of the time between two events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Elapsed {
+    /// Nanoseconds; both are done.
+    Time(u64),
+    /// One of them is not done yet.
+    NotReady,
+    /// Nothing: both are done, or will never be.
+    Unknown,
 }
 
 /// What this container may use of a GPU, and where it accounts for that.
@@ -168,6 +179,14 @@ impl Grant<'_> {
     /// afterwards.
     fn entitled(&self) -> u64 {
         at_share(MADE_UP, self.share().1).min(LONGEST)
+    }
+
+    /// Tells who looks how busy the GPU is of so many nanoseconds of work that ended at `end`.
+    fn tell(&self, end: u64, time: u64) {
+        self.account.tell(end, time);
+        if let Some(part) = self.part {
+            part.add(end, time);
+        }
     }
 
     /// How far beyond what was used a container whose kernels take so long is thought to have paid, nanoseconds: one of them is
@@ -211,7 +230,8 @@ impl Lane {
         if self.may_go(now) { Some(now) } else { self.gate(now, grant, stream, host, events) }
     }
 
-    #[cold]
+    // Not inlined, and not cold either: whoever waits for each launch comes here as often.
+    #[inline(never)]
     fn gate(
         &self,
         mut now: u64,
@@ -226,12 +246,14 @@ impl Lane {
         self.mark_late(now, grant, host, events);
         self.arrive(now);
         let mut wait = Wait { turn: false, owed: false, progress: (self.retired(), now), unpaid: false };
-        let prepaid = loop {
+        let mut may_be_captured = false;
+        let (prepaid, window) = loop {
             self.settle(now, grant, host, events);
-            let nap = match self.step(now, grant, &mut wait, host) {
+            let window = self.window(grant);
+            let nap = match self.step(now, grant, window, &mut wait, host) {
                 Answer::Go => match self.prepay(now, grant, &wait) {
-                    Some(prepaid) if self.enter(grant, wait.unpaid || self.is_stuck(now, &mut wait)) => {
-                        break prepaid;
+                    Some(prepaid) if self.enter(window, wait.unpaid || self.is_stuck(now, &mut wait)) => {
+                        break (prepaid, window);
                     }
                     Some(prepaid) => {
                         grant.account.refund(prepaid, grant.share().1);
@@ -245,17 +267,28 @@ impl Lane {
             self.mark(now, grant, host, events);
             host.sleep(nap.clamp(1, NAP));
             now = host.now();
+            may_be_captured = true;
         };
-        if !self.start(now, grant, stream, prepaid, host, events) {
+        let starts = !self.is_at_work()
+            && !(may_be_captured && events.is_captured(stream))
+            && self.start(now, grant, stream, prepaid, host, events);
+        if !starts && prepaid != 0 {
             grant.account.refund(prepaid, grant.share().1);
         }
         self.note_unpaid(wait.unpaid);
-        self.let_go(now, grant, wait.turn);
+        self.let_go(now, grant, window, wait.turn);
         Some(now)
     }
 
     /// Whether a launch may go now.
-    fn step(&self, now: u64, grant: &Grant<'_>, wait: &mut Wait, host: &impl Host) -> Answer {
+    fn step(
+        &self,
+        now: u64,
+        grant: &Grant<'_>,
+        window: u64,
+        wait: &mut Wait,
+        host: &impl Host,
+    ) -> Answer {
         let (mode, ppm) = grant.share();
         if mode == COMPUTE_OFF {
             return Answer::Go;
@@ -274,7 +307,7 @@ impl Lane {
                 return Answer::Wait(owed.min(AHEAD / 4));
             }
         }
-        if self.is_full(grant) && !self.is_stuck(now, wait) {
+        if self.under_way() >= window && !self.is_stuck(now, wait) {
             return Answer::Wait((self.average() / 8).clamp(SHORT, AHEAD / 4));
         }
         let Some(turn) = grant.turn else { return Answer::Go };

@@ -12,7 +12,7 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
 
-use fgpu_quota_core::limiter::{Events, Grant, Host, Lane, Stream as Where};
+use fgpu_quota_core::limiter::{Elapsed, Events, Grant, Host, Lane, Stream as Where};
 use fgpu_quota_core::process::Process;
 use fgpu_quota_core::{clock, sys, turns};
 use fgpu_wire::limits::COMPUTE_OFF;
@@ -110,10 +110,8 @@ impl Events for Driver {
 
     fn record(&self, event: usize, stream: Where) -> bool {
         self.relax();
-        // The legacy stream answers with an error where a record would break somebody's capture.
-        !self.is_captured(stream)
-            // SAFETY: our event; a stream that the application launched into, and has not ended.
-            && unsafe { real::cuEventRecord(event as Object, handle(stream)) } == SUCCESS
+        // SAFETY: our event; a stream that the application launched into, and has not ended.
+        unsafe { real::cuEventRecord(event as Object, handle(stream)) == SUCCESS }
     }
 
     fn is_done(&self, event: usize) -> bool {
@@ -123,12 +121,15 @@ impl Events for Driver {
         unsafe { real::cuEventQuery(event as Object) != NOT_READY }
     }
 
-    fn elapsed(&self, from: usize, to: usize) -> Option<u64> {
+    fn elapsed(&self, from: usize, to: usize) -> Elapsed {
         self.relax();
         let mut milliseconds = 0f32;
         // SAFETY: our events; the driver writes the number.
-        let result = unsafe { real::cuEventElapsedTime(&raw mut milliseconds, from as Object, to as Object) };
-        (result == SUCCESS && milliseconds >= 0.0).then(|| (f64::from(milliseconds) * 1e6) as u64)
+        match unsafe { real::cuEventElapsedTime(&raw mut milliseconds, from as Object, to as Object) } {
+            SUCCESS if milliseconds >= 0.0 => Elapsed::Time((f64::from(milliseconds) * 1e6) as u64),
+            NOT_READY => Elapsed::NotReady,
+            _ => Elapsed::Unknown,
+        }
     }
 
     fn is_idle(&self, stream: Where) -> bool {
@@ -139,7 +140,7 @@ impl Events for Driver {
 
     #[inline]
     fn is_captured(&self, stream: Where) -> bool {
-        // May be asked in every mode.
+        // May be asked in every mode. The legacy stream answers with an error where a record would break somebody's capture.
         let mut status: c_int = 0;
         // SAFETY: as in `record`; the driver writes the status.
         let result = unsafe { real::cuStreamIsCapturing(handle(stream), &raw mut status) };
@@ -249,7 +250,7 @@ pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
     let Some((lane, grant)) = launched() else { return call() };
     lane.before_wait(&grant, &System, &Driver::default());
     let result = call();
-    lane.settle(System.now(), &grant, &System, &Driver::default());
+    lane.after_wait(&grant, &System, &Driver::default());
     result
 }
 
@@ -258,7 +259,7 @@ pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
 #[inline]
 pub(crate) fn follow(call: impl FnOnce() -> Result) -> Result {
     if let Some((lane, grant)) = launched() {
-        lane.before_wait(&grant, &System, &Driver::default());
+        lane.before_next(&grant, &System, &Driver::default());
     }
     call()
 }

@@ -94,7 +94,7 @@ int cuCtxPushCurrent_v2(void *context) { below = current, current = (long)contex
 int cuCtxPopCurrent_v2(void **context) { *context = (void *)current; current = below; return 0; }
 int cuStreamGetCtx(void *stream, void **context) { *context = (void *)((long)stream - 0x1000 + 1); return 0; }
 
-// Kernels that end at once.
+// Kernels that end at once, having taken 10 ns.
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void *stream, void **parameters, void **extra) { return 0; }
 int cuModuleLoadData(void **module, const void *image) { *module = (void *)0x100; return 0; }
@@ -106,7 +106,7 @@ int cuThreadExchangeStreamCaptureMode(int *mode) { static __thread int now; int 
 int cuEventCreate(void **event, unsigned flags) { static long last; *event = (void *)(last += 16); return 0; }
 int cuEventRecord(void *event, void *stream) { return 0; }
 int cuEventQuery(void *event) { return 0; }
-int cuEventElapsedTime(float *milliseconds, void *from, void *to) { *milliseconds = 0; return 0; }
+int cuEventElapsedTime(float *milliseconds, void *from, void *to) { *milliseconds = 1e-5; return 0; }
 
 int cuMemAlloc_v2(u64 *pointer, size_t bytes) {
     int error = start(bytes);

@@ -200,6 +200,7 @@ impl<'a> Turn<'a> {
         Self { place, own, board }
     }
 
+    #[cold]
     fn say(&self) {
         let said = self.own.said();
         self.own.told.store(said.busy, Ordering::Release);
@@ -215,6 +216,7 @@ impl<'a> Turn<'a> {
 
     /// Whether it is the turn of this container, one of whose kernels takes `kernel` nanoseconds of time divided by its share. `lives`
     /// says whether a place's container does.
+    #[inline]
     pub fn ask(&self, now: u64, kernel: u64, lives: impl Fn(usize) -> bool) -> Answer {
         let own = self.own;
         let was_at_it = own.said().is_at_it(now) || is_believed(own.back.load(Ordering::Acquire), now);
@@ -222,6 +224,12 @@ impl<'a> Turn<'a> {
         if was_at_it && now < own.goes.load(Ordering::Acquire) {
             return Answer::Go;
         }
+        self.ask_others(now, kernel, was_at_it, lives)
+    }
+
+    #[cold]
+    fn ask_others(&self, now: u64, kernel: u64, was_at_it: bool, lives: impl Fn(usize) -> bool) -> Answer {
+        let own = self.own;
         let mut places = [Place::default(); PLACES];
         let said = own.said();
         own.told.store(said.busy, Ordering::Release);

@@ -1,17 +1,19 @@
 //! What is under way in one context, and how long it took.
 
 mod ahead;
+mod calls;
 mod held;
 mod marks;
 mod work;
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use fgpu_wire::ledger::CREDIT;
 use fgpu_wire::limits::COMPUTE_CAP;
 
-use self::marks::{NOTES, Note};
+use self::calls::Calls;
+use self::marks::Notes;
 use self::work::State;
 use super::{AHEAD, BEFOREHAND, Grant, LOOK, PAUSE, Wait};
 
@@ -26,17 +28,16 @@ pub enum Stream {
 
 /// A context's work on its GPU. All zeros is an idle one.
 pub struct Lane {
-    /// Until when launches go without another look, and how many.
+    /// Until when launches go without another look, and up to which one.
     go_until: AtomicU64,
-    allowed: AtomicI64,
+    go_below: AtomicU64,
     at_work: AtomicU32,
     /// The thread that holds `state`; 0: nobody.
     lock: AtomicUsize,
-    /// Launches that were let go and are not counted yet: threads in the driver's call.
-    calling: AtomicU32,
-    launched: AtomicU64,
+    calls: Calls,
     launched_at: AtomicU64,
-    marked: AtomicU64,
+    /// Launches before the last marks.
+    covered: AtomicU64,
     marked_at: AtomicU64,
     /// So many of the next launches are marked one by one.
     closely: AtomicU32,
@@ -50,7 +51,7 @@ pub struct Lane {
     waited: AtomicU32,
     /// Launches that went unpaid since one was paid for.
     unpaid: AtomicU32,
-    notes: [Note; NOTES],
+    notes: Notes,
     state: UnsafeCell<State>,
 }
 
@@ -61,36 +62,33 @@ impl Lane {
     /// Whether a launch may go without another look. It is under way from then on.
     #[inline]
     pub(super) fn may_go(&self, now: u64) -> bool {
-        // First, so that nobody takes the lane for idle in between.
-        self.calling.fetch_add(1, Ordering::AcqRel);
-        let may = now < self.go_until.load(Ordering::Relaxed)
-            && self.at_work.load(Ordering::Acquire) != 0
-            && self.allowed.fetch_sub(1, Ordering::Relaxed) > 0;
+        if now >= self.go_until.load(Ordering::Relaxed) || !self.is_at_work() {
+            return false;
+        }
+        // Before it is asked once more, so that nobody takes the lane for idle in between.
+        let before = self.calls.enter();
+        let may = self.is_at_work() && before.begun() < self.go_below.load(Ordering::Relaxed);
         if !may {
-            self.leave();
+            self.calls.leave();
         }
         may
     }
 
     /// After a look that let a launch go: whether no other thread's took the room at the same time. It does not matter to one
     /// that has waited for long enough (`is_stuck`): the other may be itself, in a callback of the driver's.
-    pub(super) fn enter(&self, grant: &Grant<'_>, is_stuck: bool) -> bool {
-        let others = self.calling.fetch_add(1, Ordering::AcqRel);
-        let has_room = others == 0 || is_stuck || self.under_way() + u64::from(others) < self.window(grant);
+    pub(super) fn enter(&self, window: u64, is_stuck: bool) -> bool {
+        let others = self.calls.enter().calling;
+        let has_room = others == 0 || is_stuck || self.under_way() + others < window;
         if !has_room {
-            self.leave();
+            self.calls.leave();
         }
         has_room
-    }
-
-    fn leave(&self) {
-        self.calling.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// A launch that was let go failed.
     #[cold]
     pub fn failed(&self) {
-        self.leave();
+        self.calls.leave();
     }
 
     pub(super) fn unpaid(&self) -> u32 {
@@ -103,15 +101,16 @@ impl Lane {
         self.unpaid.store(next, Ordering::Relaxed);
     }
 
-    /// Lets launches go until the next look.
-    pub(super) fn let_go(&self, now: u64, grant: &Grant<'_>, waited: bool) {
+    /// Lets launches go until the next look, as many as `window` allows for.
+    pub(super) fn let_go(&self, now: u64, grant: &Grant<'_>, window: u64, waited: bool) {
         if waited {
             self.waited.store(1, Ordering::Relaxed);
         } else if grant.share().0 != COMPUTE_CAP || grant.account.paid() >= now {
             self.waited.store(0, Ordering::Relaxed);
         }
-        let room = self.window(grant).saturating_sub(self.under_way()).saturating_sub(1);
-        self.allowed.store(room as i64, Ordering::Relaxed);
+        // The one that is let go now is among those that have begun.
+        let room = window.saturating_sub(self.under_way()).saturating_sub(1);
+        self.go_below.store(self.calls.count().begun() + room, Ordering::Relaxed);
         self.go_until.store(now + LOOK, Ordering::Relaxed);
     }
 

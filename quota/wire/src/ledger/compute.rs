@@ -53,7 +53,10 @@ pub struct Span {
 /// `time` of a GPU as time on the clock at a share of `ppm`, nanoseconds.
 pub const fn at_share(time: u64, ppm: u32) -> u64 {
     let ppm = if ppm == 0 { 1 } else { ppm as u64 };
-    (time / ppm).saturating_mul(WHOLE).saturating_add(time % ppm * WHOLE / ppm)
+    match time.checked_mul(WHOLE) {
+        Some(product) => product / ppm,
+        None => (time / ppm).saturating_mul(WHOLE).saturating_add(time % ppm * WHOLE / ppm),
+    }
 }
 
 impl Default for Compute {
@@ -109,12 +112,16 @@ impl Compute {
         let end = span.from.saturating_add(span.length).saturating_add(ahead);
         let pay = |paid: u64| {
             let owed = at_share(time.saturating_sub(prepaid), ppm);
-            let next = paid.max(span.from.saturating_sub(credit)).saturating_add(owed);
-            Some(next.min(end.max(paid)))
+            let next = paid.max(span.from.saturating_sub(credit)).saturating_add(owed).min(end.max(paid));
+            (next != paid).then_some(next)
         };
         let _ = self.paid.fetch_update(Ordering::AcqRel, Ordering::Acquire, pay);
-        self.busy.add(span.from.saturating_add(span.length), time);
         time
+    }
+
+    /// Tells who looks how [`busy`](Self::busy) the GPU is that `time` of it was charged, of work that ended at `end` (nanoseconds).
+    pub fn tell(&self, end: u64, time: u64) {
+        self.busy.add(end, time);
     }
 
     /// Pays for `time` in advance, from at most `credit` before `now` on, if nothing is owed (nanoseconds). `false`: something is,
@@ -171,6 +178,17 @@ mod tests {
     }
 
     #[test]
+    fn a_time_at_a_share_is_exact_however_long() {
+        for ppm in [1, 3, 250_000, 333_333, 1_000_000] {
+            for time in [0, 1, 7, 999_999, MS, u64::MAX / WHOLE, u64::MAX / WHOLE + 1, u64::MAX] {
+                let exact = u128::from(time) * u128::from(WHOLE) / u128::from(ppm);
+                assert_eq!(u128::from(at_share(time, ppm)), exact.min(u64::MAX.into()), "{time} {ppm}");
+            }
+        }
+        assert_eq!(at_share(5, 0), 5 * WHOLE);
+    }
+
+    #[test]
     fn spans_of_several_processes_count_once() {
         let account = Compute::new();
         // Both from 0 to 100; a third worked in the middle of it.
@@ -187,7 +205,9 @@ mod tests {
     #[test]
     fn what_is_charged_is_told_as_busy() {
         let account = Compute::new();
-        account.charge(Span { from: 1000 * MS, length: 100 * MS, before: 0 }, 250_000, CREDIT, u64::MAX, 0);
+        let span = Span { from: 1000 * MS, length: 100 * MS, before: 0 };
+        let time = account.charge(span, 250_000, CREDIT, u64::MAX, 0);
+        account.tell(1100 * MS, time);
         assert_eq!((account.busy(1100 * MS), account.busy(1499 * MS)), (200_000, 200_000));
     }
 

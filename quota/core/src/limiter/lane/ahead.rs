@@ -49,16 +49,12 @@ impl Lengths {
 }
 
 impl Lane {
-    pub(super) fn under_way(&self) -> u64 {
-        self.launched.load(Ordering::Acquire).saturating_sub(self.retired())
-    }
-
-    pub(in crate::limiter) fn is_full(&self, grant: &Grant<'_>) -> bool {
-        self.under_way() >= self.window(grant)
+    pub(in crate::limiter) fn under_way(&self) -> u64 {
+        self.calls.count().launched.saturating_sub(self.retired())
     }
 
     /// How many launches may be under way.
-    pub(super) fn window(&self, grant: &Grant<'_>) -> u64 {
+    pub(in crate::limiter) fn window(&self, grant: &Grant<'_>) -> u64 {
         match self.average() {
             0 => UNKNOWN,
             average => (AHEAD / average).clamp(1, self.most(grant, average)),

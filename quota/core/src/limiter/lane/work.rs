@@ -6,7 +6,7 @@ use fgpu_wire::ledger::Span;
 
 use super::ahead::Lengths;
 use super::{Lane, Stream};
-use crate::limiter::{Events, Grant, Host};
+use crate::limiter::{Elapsed, Events, Grant, Host};
 
 /// Marks that can be under way at a time.
 const MARKS: usize = 64;
@@ -17,6 +17,8 @@ const SPARE: u64 = 1_000_000;
 const ANEW: u64 = 10_000_000_000;
 /// The longest that it says to be busy.
 const BUSY: u64 = 900_000_000;
+/// So much work is told to who looks how busy the GPU is at once, nanoseconds: a ten-thousandth of the time that it is told of.
+const TOLD: u64 = 50_000;
 
 /// A record after launches.
 #[derive(Clone, Copy, Default)]
@@ -41,9 +43,9 @@ pub(super) struct State {
     prepaid: u64,
     /// How long after the beginning the latest of the marks that are done was.
     pub(super) ended: u64,
-    /// Launches that are behind a mark.
-    pub(super) covered: u64,
     lengths: Lengths,
+    /// Work that was charged, of which who looks has not been told yet.
+    untold: u64,
     /// What this process last told others.
     busy: u64,
     /// Marks under way: `count` of them from `first` on.
@@ -66,9 +68,6 @@ impl Lane {
         host: &impl Host,
         events: &impl Events,
     ) -> bool {
-        if self.is_at_work() {
-            return false;
-        }
         let Some(held) = self.hold_soon(now, host) else { return false };
         let state = held.state();
         if self.is_at_work() {
@@ -79,7 +78,7 @@ impl Lane {
             state.start = event;
         }
         // In a stream that waits, the work begins when the stream comes to it; unless it waits for what another thread has launched.
-        let waits = self.calling.load(Ordering::Acquire) <= 1 && !events.is_idle(stream);
+        let waits = self.calls.count().calling <= 1 && !events.is_idle(stream);
         if !events.record(state.start, stream) {
             return false;
         }
@@ -113,7 +112,7 @@ impl Lane {
         if !self.is_at_work() {
             // Nobody saw the beginning: whoever launched found the lane held by another thread.
             if state.count == 0 {
-                self.retired.store(state.covered, Ordering::Release);
+                self.retired.store(self.covered.load(Ordering::Relaxed), Ordering::Release);
                 return;
             }
             (state.pending, state.from, state.charged, state.ended) = (false, now, 0, 0);
@@ -129,10 +128,12 @@ impl Lane {
         let mut is_last = false;
         while state.count > 0 {
             let mark = state.marks[state.first % MARKS];
-            if !events.is_done(mark.event) {
-                break;
-            }
-            let elapsed = events.elapsed(state.start, mark.event);
+            let elapsed = match events.elapsed(state.start, mark.event) {
+                Elapsed::Time(time) => Some(time),
+                // It is the beginning that has not come if another thread's launch is before that in its stream.
+                Elapsed::NotReady if !events.is_done(mark.event) => break,
+                Elapsed::NotReady | Elapsed::Unknown => None,
+            };
             // It may have ended since `now` was asked for: before a launch, and that can take long.
             if elapsed.is_some_and(|elapsed| elapsed > now.saturating_sub(state.from)) {
                 now = host.now();
@@ -146,20 +147,19 @@ impl Lane {
         if unseen > 0 && state.count == 0 {
             let guess = state.ended.saturating_add(unseen.saturating_mul(self.average()));
             state.ended = guess.min(length);
-            self.retired.fetch_max(state.covered, Ordering::AcqRel);
+            self.retire_all();
         }
         if has_waited {
             state.begin_unseen(length, grant);
         }
         let length = now.saturating_sub(state.from);
-        // In this order: who leaves has counted what he launched.
-        let all_marked = self.calling.load(Ordering::Acquire) == 0
-            && self.launched.load(Ordering::Acquire) <= state.covered;
+        let calls = self.calls.count();
+        let all_marked = calls.calling == 0 && calls.launched <= self.covered.load(Ordering::Relaxed);
         let until = if state.count > 0 { length } else { state.ended };
         state.charge(until, grant, self.credit(grant, true), self.average());
         if state.count == 0 && all_marked {
             state.refund(grant);
-            self.retired.fetch_max(state.covered, Ordering::AcqRel);
+            self.retire_all();
             self.at_work.store(0, Ordering::Release);
             if let Some(turn) = grant.turn {
                 state.busy = turn.done(now, state.busy);
@@ -169,6 +169,14 @@ impl Lane {
                 state.count_anew();
             }
             self.tell(state, grant, now);
+        }
+    }
+
+    /// All that is covered has ended. For who holds the state, as all that write `retired` do.
+    fn retire_all(&self) {
+        let covered = self.covered.load(Ordering::Relaxed);
+        if covered > self.retired() {
+            self.retired.store(covered, Ordering::Release);
         }
     }
 
@@ -191,7 +199,7 @@ impl Lane {
     }
 
     /// Tells the other containers how long this one most likely has work on the GPU.
-    fn tell(&self, state: &mut State, grant: &Grant<'_>, now: u64) {
+    pub(super) fn tell(&self, state: &mut State, grant: &Grant<'_>, now: u64) {
         if let Some(turn) = grant.turn {
             let left = self.under_way().saturating_mul(self.average());
             let left = left.saturating_add(left / 8).saturating_add(SPARE);
@@ -217,12 +225,10 @@ impl Lane {
             turn.done(now, state.busy);
         }
         (state.start, state.count, state.spares, state.pending) = (0, 0, 0, false);
-        state.covered = self.launched.load(Ordering::Acquire);
-        for note in &self.notes {
-            note.key.store(0, Ordering::Release);
-        }
-        self.marked.store(0, Ordering::Relaxed);
-        self.retired.store(state.covered, Ordering::Release);
+        self.notes.clear();
+        let launched = self.calls.count().launched;
+        self.covered.store(launched, Ordering::Release);
+        self.retired.store(launched, Ordering::Release);
         self.at_work.store(0, Ordering::Release);
         true
     }
@@ -280,8 +286,9 @@ impl State {
         if let Some(turn) = grant.turn {
             turn.advance(time, ppm);
         }
-        if let Some(part) = grant.part {
-            part.add(span.from.saturating_add(length), time);
+        self.untold = self.untold.saturating_add(time);
+        if self.untold >= TOLD {
+            grant.tell(span.from.saturating_add(length), core::mem::take(&mut self.untold));
         }
         self.charged = until;
         self.before = grant.account.charged();

@@ -10,7 +10,7 @@ use fgpu_wire::limits::{self, GpuLimit, Page};
 use fgpu_wire::turns::{Board, PLACES, Place, Said, Turn};
 
 use super::world::World;
-use crate::limiter::{Events, Grant, Host, Lane, Stream};
+use crate::limiter::{Elapsed, Events, Grant, Host, Lane, Stream};
 
 pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000_000;
@@ -187,11 +187,13 @@ impl Events for Thread {
         self.process.node.world.lock().gpu.came(event).is_some()
     }
 
-    fn elapsed(&self, from: usize, to: usize) -> Option<u64> {
+    fn elapsed(&self, from: usize, to: usize) -> Elapsed {
         let world = self.process.node.world.lock();
-        let exact = world.gpu.came(to)?.checked_sub(world.gpu.came(from)?)?;
+        let (Some(from), Some(to)) = (world.gpu.came(from), world.gpu.came(to)) else { return Elapsed::NotReady };
         // As exact as cuEventElapsedTime is, which gives milliseconds in a `float`.
-        Some((f64::from((exact as f64 / 1e6) as f32) * 1e6) as u64)
+        to.checked_sub(from).map_or(Elapsed::Unknown, |exact| {
+            Elapsed::Time((f64::from((exact as f64 / 1e6) as f32) * 1e6) as u64)
+        })
     }
 
     fn is_idle(&self, _: Stream) -> bool {
@@ -236,7 +238,7 @@ impl Thread {
     pub(super) fn copy(&self, nanoseconds: u64) {
         let process = &*self.process;
         if process.limited {
-            process.lane.before_wait(&process.node.grant(process.container), self, self);
+            process.lane.before_next(&process.node.grant(process.container), self, self);
         }
         self.compute(LAUNCH);
         process.node.world.lock().gpu.copy(process.process, nanoseconds);
@@ -270,7 +272,7 @@ impl Thread {
         }
         self.wait_unlimited();
         if process.limited {
-            process.lane.settle(self.now(), &grant, self, self);
+            process.lane.after_wait(&grant, self, self);
         }
     }
 
