@@ -281,14 +281,7 @@ impl Lane {
     }
 
     /// Whether a launch may go now.
-    fn step(
-        &self,
-        now: u64,
-        grant: &Grant<'_>,
-        window: u64,
-        wait: &mut Wait,
-        host: &impl Host,
-    ) -> Answer {
+    fn step(&self, now: u64, grant: &Grant<'_>, window: u64, wait: &mut Wait, host: &impl Host) -> Answer {
         let (mode, ppm) = grant.share();
         if mode == COMPUTE_OFF {
             return Answer::Go;

@@ -20,6 +20,8 @@ pub enum Kind {
     Launch,
     /// Waits for launches, asks whether they have ended, or comes after them in a stream.
     Follow,
+    /// Begins a capture: from then on, streams have to be asked whether they are captured.
+    Capture,
     /// Gives out functions.
     Resolve,
     /// Not wrapped: called by us.

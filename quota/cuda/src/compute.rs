@@ -2,15 +2,16 @@
 //!
 //! Each launch asks the limiter first and tells it afterwards; waits for the GPU and ends of streams and contexts let it
 //! read what has ended. Its events are the driver's, made in the application's context: with the application's streams
-//! they have in common only that they are recorded there. While a thread of ours asks the driver something, it is in the
-//! relaxed capture mode, so that a capture that is under way elsewhere is not disturbed; nothing is recorded in a
-//! stream that is captured.
+//! they have in common only that they are recorded there. Once a capture has begun in the process, and while a thread of ours asks
+//! the driver something, it is in the relaxed capture mode, so that a capture that is under way elsewhere is not disturbed; nothing is
+//! recorded in a stream that is captured.
 //!
 //! [limiter]: fgpu_quota_core::limiter
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use fgpu_quota_core::limiter::{Elapsed, Events, Grant, Host, Lane, Stream as Where};
 use fgpu_quota_core::process::Process;
@@ -50,6 +51,15 @@ fn handle(stream: Where) -> Stream {
     number as Stream
 }
 
+/// Whether a capture was ever begun in this process. How many there are now would be hard to tell: they end with streams and contexts, too.
+static CAPTURES: AtomicBool = AtomicBool::new(false);
+
+/// The beginning of a capture.
+pub(crate) fn capture(call: impl FnOnce() -> Result) -> Result {
+    CAPTURES.store(true, Ordering::SeqCst);
+    call()
+}
+
 struct System;
 
 impl Host for System {
@@ -79,8 +89,9 @@ struct Driver {
 }
 
 impl Driver {
+    #[inline]
     fn relax(&self) {
-        if self.mode.get().is_none() {
+        if CAPTURES.load(Ordering::Relaxed) && self.mode.get().is_none() {
             let mut mode = RELAXED;
             // SAFETY: the driver exchanges the number for the mode before. One that has no modes has no captures.
             unsafe { real::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
@@ -140,6 +151,9 @@ impl Events for Driver {
 
     #[inline]
     fn is_captured(&self, stream: Where) -> bool {
+        if !CAPTURES.load(Ordering::Relaxed) {
+            return false;
+        }
         // May be asked in every mode. The legacy stream answers with an error where a record would break somebody's capture.
         let mut status: c_int = 0;
         // SAFETY: as in `record`; the driver writes the status.

@@ -296,6 +296,25 @@ fgpu_quota_core::symbols! {
         Follow cuStreamQuery(stream: Stream) = compute::follow_late;
         Follow cuStreamQuery_ptsz(stream: Stream) = compute::follow_late;
         Follow cuEventQuery(event: Object) = compute::follow_late;
+
+        Capture cuStreamBeginCapture(stream: Stream) = compute::capture;
+        Capture cuStreamBeginCapture_ptsz(stream: Stream) = compute::capture;
+        Capture cuStreamBeginCapture_v2(stream: Stream, mode: c_int) = compute::capture;
+        Capture cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) = compute::capture;
+        Capture cuStreamBeginCaptureToGraph(
+            stream: Stream, graph: Object, after: *const Object, edges: *const c_void, count: usize, mode: c_int,
+        ) = compute::capture;
+        Capture cuStreamBeginCaptureToGraph_ptsz(
+            stream: Stream, graph: Object, after: *const Object, edges: *const c_void, count: usize, mode: c_int,
+        ) = compute::capture;
+        Capture cuStreamBeginRecaptureToGraph(
+            stream: Stream, mode: c_int, graph: Object, callback: Address, data: *mut c_void,
+        ) = compute::capture;
+        Capture cuStreamBeginRecaptureToGraph_ptsz(
+            stream: Stream, mode: c_int, graph: Object, callback: Address, data: *mut c_void,
+        ) = compute::capture;
+        Capture cuStreamBeginCaptureToCig(stream: Stream, parameters: *mut c_void) = compute::capture;
+        Capture cuStreamBeginCaptureToCig_ptsz(stream: Stream, parameters: *mut c_void) = compute::capture;
     }
     call {
         cuCtxGetCurrent(context: *mut Context);

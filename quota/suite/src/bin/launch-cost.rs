@@ -39,7 +39,8 @@ fn main() {
             for (&(_, compute, library, build), costs) in ways.iter().zip(&mut costs) {
                 let container = make(&[GpuLimit { compute, cores_ppm: share, ..gpu(0, 200) }]);
                 if let Some(build) = build {
-                    fs::copy(build, container.path("lib/libcuda.so.1")).expect("another build of the library");
+                    fs::copy(build, container.path("lib/libcuda.so.1"))
+                        .expect("another build of the library");
                 }
                 let program = container.program("launch", &["libcuda.so.1"], &[]);
                 let mut command = container.command(&program);

@@ -75,7 +75,9 @@ mod tests {
         }
         for launch in 0..many - 1 {
             calls.launched();
-            assert!(launch < 3 || calls.count() == Count { launched: launch + 1, calling: many - launch - 1 });
+            assert!(
+                launch < 3 || calls.count() == Count { launched: launch + 1, calling: many - launch - 1 }
+            );
         }
         calls.leave();
         assert_eq!(calls.count(), Count { launched: many - 1, calling: 0 });

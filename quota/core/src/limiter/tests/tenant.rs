@@ -189,7 +189,9 @@ impl Events for Thread {
 
     fn elapsed(&self, from: usize, to: usize) -> Elapsed {
         let world = self.process.node.world.lock();
-        let (Some(from), Some(to)) = (world.gpu.came(from), world.gpu.came(to)) else { return Elapsed::NotReady };
+        let (Some(from), Some(to)) = (world.gpu.came(from), world.gpu.came(to)) else {
+            return Elapsed::NotReady;
+        };
         // As exact as cuEventElapsedTime is, which gives milliseconds in a `float`.
         to.checked_sub(from).map_or(Elapsed::Unknown, |exact| {
             Elapsed::Time((f64::from((exact as f64 / 1e6) as f32) * 1e6) as u64)
