@@ -213,11 +213,11 @@ struct Wait {
 
 impl Lane {
     /// Before a launch: comes back when it may go. Gives the time, or `None` if the launch is not to be counted. What has
-    /// a time is to be followed by [`after`](Lane::after) or [`failed`](Lane::failed).
+    /// a time is to be followed by [`after`](Lane::after) or [`failed`](Lane::failed). `grant` is asked for where it is needed.
     #[inline]
-    pub fn before(
+    pub fn before<'a>(
         &self,
-        grant: &Grant<'_>,
+        grant: impl FnOnce() -> Option<Grant<'a>>,
         stream: Stream,
         host: &impl Host,
         events: &impl Events,
@@ -227,7 +227,7 @@ impl Lane {
             return None;
         }
         let now = host.now();
-        if self.may_go(now) { Some(now) } else { self.gate(now, grant, stream, host, events) }
+        if self.may_go(now) { Some(now) } else { self.gate(now, &grant()?, stream, host, events) }
     }
 
     // Not inlined, and not cold either: whoever waits for each launch comes here as often.
@@ -269,9 +269,9 @@ impl Lane {
             now = host.now();
             may_be_captured = true;
         };
-        let starts = !self.is_at_work()
-            && !(may_be_captured && events.is_captured(stream))
-            && self.start(now, grant, stream, prepaid, host, events);
+        let is_captured = may_be_captured && events.is_captured(stream);
+        let starts =
+            !is_captured && !self.is_at_work() && self.start(now, grant, stream, prepaid, host, events);
         if !starts && prepaid != 0 {
             grant.account.refund(prepaid, grant.share().1);
         }

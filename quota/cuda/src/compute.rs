@@ -13,7 +13,7 @@ use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use fgpu_quota_core::limiter::{Elapsed, Events, Grant, Host, Lane, Stream as Where};
+use fgpu_quota_core::limiter::{Elapsed, Events, Grant, Host, Lane, Lanes, Stream as Where};
 use fgpu_quota_core::process::Process;
 use fgpu_quota_core::{clock, sys, turns};
 use fgpu_wire::limits::COMPUTE_OFF;
@@ -177,16 +177,49 @@ fn current() -> Option<Context> {
     (result == SUCCESS && !context.is_null()).then_some(context)
 }
 
-/// The current context's lane and what it may use.
-#[inline]
-fn here(process: &'static Process) -> Option<(&'static Lane, Grant<'static>)> {
+/// A context's lane, and where what it may use is found: which is not asked before it is needed.
+#[derive(Clone, Copy)]
+struct Here {
+    process: &'static Process,
+    lanes: &'static Lanes,
+    lane: &'static Lane,
+    gpu: usize,
+}
+
+impl Here {
+    #[inline]
+    fn grant(self) -> Option<Grant<'static>> {
+        self.lanes.grant(self.process, self.gpu)
+    }
+
+    /// Before a launch; gives what [`after`](Self::after) wants.
+    #[inline]
+    fn before(self, stream: Where) -> Option<u64> {
+        self.lane.before(|| self.grant(), stream, &System, &Driver::default())
+    }
+
+    #[inline]
+    fn after(self, result: Result, counted: Option<u64>, stream: Where) {
+        match counted {
+            Some(now) if result == SUCCESS => {
+                self.lane.after(now, || self.grant(), stream, &System, &Driver::default());
+            }
+            Some(_) => self.lane.failed(),
+            None => {}
+        }
+    }
+}
+
+/// The current context's lane.
+#[inline(always)]
+fn here(process: &'static Process) -> Option<Here> {
     let context = current()?;
     let lanes = process.lanes()?;
     let (lane, gpu) = match lanes.find(context as usize) {
         Some(found) => found,
         None => lanes.open(context as usize, place::of_context(process).ok()?)?,
     };
-    Some((lane, lanes.grant(process, gpu)?))
+    Some(Here { process, lanes, lane, gpu })
 }
 
 /// A launch into a stream of the current context.
@@ -200,22 +233,12 @@ pub(crate) fn launch(stream: Where, call: impl FnOnce() -> Result) -> Result {
 
 #[inline]
 fn limited(process: &'static Process, stream: Where, call: impl FnOnce() -> Result) -> Result {
-    let Some((lane, grant)) = here(process).filter(|(_, grant)| grant.share().0 != COMPUTE_OFF) else {
-        return call();
-    };
-    let counted = lane.before(&grant, stream, &System, &Driver::default());
+    let is_limited = |here: &Here| process.limits().compute(here.gpu).0 != COMPUTE_OFF;
+    let Some(here) = here(process).filter(is_limited) else { return call() };
+    let counted = here.before(stream);
     let result = call();
-    tell(result, lane, &grant, counted, stream);
+    here.after(result, counted, stream);
     result
-}
-
-#[inline]
-fn tell(result: Result, lane: &Lane, grant: &Grant<'static>, counted: Option<u64>, stream: Where) {
-    match counted {
-        Some(now) if result == SUCCESS => lane.after(now, grant, stream, &System, &Driver::default()),
-        Some(_) => lane.failed(),
-        None => {}
-    }
 }
 
 /// A launch on several GPUs at once, into as many streams.
@@ -227,44 +250,42 @@ pub(crate) fn launch_many(
     let Some(process) = Process::registered().filter(|process| is_limited(process) && count <= MANY) else {
         return call();
     };
-    let each = |with: &mut dyn FnMut(usize, &Lane, &Grant<'static>, Where)| {
+    let each = |with: &mut dyn FnMut(usize, Here, Where)| {
         for entry in 0..count {
             let (handle, mut context) = (streams(entry), null_mut());
             // SAFETY: the application's stream; the driver writes the context.
             if unsafe { real::cuStreamGetCtx(handle, &raw mut context) } == SUCCESS {
                 place::in_context(context, || {
-                    if let Some((lane, grant)) = here(process) {
-                        with(entry, lane, &grant, stream(handle, false));
+                    if let Some(here) = here(process) {
+                        with(entry, here, stream(handle, false));
                     }
                 });
             }
         }
     };
     let mut counted = [None; MANY];
-    each(&mut |entry, lane, grant, stream| {
-        counted[entry] = lane.before(grant, stream, &System, &Driver::default());
-    });
+    each(&mut |entry, here, stream| counted[entry] = here.before(stream));
     let result = call();
-    each(&mut |entry, lane, grant, stream| tell(result, lane, grant, counted[entry], stream));
+    each(&mut |entry, here, stream| here.after(result, counted[entry], stream));
     result
 }
 
 /// The current context's lane, if something was launched in it.
 #[inline]
-fn launched() -> Option<(&'static Lane, Grant<'static>)> {
+fn launched() -> Option<Here> {
     let process = Process::registered()?;
     let lanes = process.known_lanes()?;
     let (lane, gpu) = lanes.find(current()? as usize)?;
-    Some((lane, lanes.grant(process, gpu)?))
+    Some(Here { process, lanes, lane, gpu })
 }
 
 /// A wait for the GPU.
 #[inline]
 pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
-    let Some((lane, grant)) = launched() else { return call() };
-    lane.before_wait(&grant, &System, &Driver::default());
+    let Some(here) = launched() else { return call() };
+    here.lane.before_wait(|| here.grant(), &System, &Driver::default());
     let result = call();
-    lane.after_wait(&grant, &System, &Driver::default());
+    here.lane.after_wait(|| here.grant(), &System, &Driver::default());
     result
 }
 
@@ -272,8 +293,8 @@ pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
 /// can say later when that ended.
 #[inline]
 pub(crate) fn follow(call: impl FnOnce() -> Result) -> Result {
-    if let Some((lane, grant)) = launched() {
-        lane.before_next(&grant, &System, &Driver::default());
+    if let Some(here) = launched() {
+        here.lane.before_next(|| here.grant(), &System, &Driver::default());
     }
     call()
 }
@@ -281,8 +302,8 @@ pub(crate) fn follow(call: impl FnOnce() -> Result) -> Result {
 /// A question whether launches have ended, or a fill in a stream: likewise, but not in the middle of launches.
 #[inline]
 pub(crate) fn follow_late(call: impl FnOnce() -> Result) -> Result {
-    if let Some((lane, grant)) = launched() {
-        lane.before_late(&grant, &System, &Driver::default());
+    if let Some(here) = launched() {
+        here.lane.before_late(|| here.grant(), &System, &Driver::default());
     }
     call()
 }
@@ -295,8 +316,10 @@ fn end_stream(stream: Stream, call: impl FnOnce() -> Result) -> Result {
     // SAFETY: the application's stream, which the driver is about to end; the driver writes the context.
     if unsafe { real::cuStreamGetCtx(stream, &raw mut context) } == SUCCESS {
         place::in_context(context, || {
-            if let Some((lane, grant)) = here(process) {
-                lane.before_end(stream as usize, &grant, &System, &Driver::default());
+            if let Some(here) = here(process)
+                && let Some(grant) = here.grant()
+            {
+                here.lane.before_end(stream as usize, &grant, &System, &Driver::default());
             }
         });
     }

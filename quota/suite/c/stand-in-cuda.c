@@ -100,13 +100,26 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 int cuModuleLoadData(void **module, const void *image) { *module = (void *)0x100; return 0; }
 int cuModuleGetFunction(void **function, void *module, const char *name) { *function = (void *)0x200; return 0; }
 int cuCtxSynchronize(void) { return 0; }
-int cuStreamQuery(void *stream) { return 0; }
-int cuStreamIsCapturing(void *stream, int *status) { *status = 0; return 0; }
-int cuThreadExchangeStreamCaptureMode(int *mode) { static __thread int now; int before = now; now = *mode; *mode = before; return 0; }
-int cuEventCreate(void **event, unsigned flags) { static long last; *event = (void *)(last += 16); return 0; }
-int cuEventRecord(void *event, void *stream) { return 0; }
-int cuEventQuery(void *event) { return 0; }
-int cuEventElapsedTime(float *milliseconds, void *from, void *to) { *milliseconds = 1e-5; return 0; }
+int cuStreamBeginCapture_v2(void *stream, int mode) { return 0; }
+int cuStreamEndCapture(void *stream, void **graph) { return 0; }
+
+// How often each of these was called, by one thread at a time.
+static u64 calls[7];
+u64 fakeCalls(int which) { return calls[which]; }
+int cuEventCreate(void **event, unsigned flags) { static long last; calls[0]++; *event = (void *)(last += 16); return 0; }
+int cuEventRecord(void *event, void *stream) { calls[1]++; return 0; }
+int cuEventQuery(void *event) { calls[2]++; return 0; }
+int cuEventElapsedTime(float *milliseconds, void *from, void *to) { calls[3]++; *milliseconds = 1e-5; return 0; }
+int cuStreamQuery(void *stream) { calls[4]++; return 0; }
+int cuStreamIsCapturing(void *stream, int *status) { calls[5]++; *status = 0; return 0; }
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    static __thread int now;
+    int before = now;
+    calls[6]++;
+    now = *mode;
+    *mode = before;
+    return 0;
+}
 
 int cuMemAlloc_v2(u64 *pointer, size_t bytes) {
     int error = start(bytes);

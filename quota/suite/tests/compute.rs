@@ -78,6 +78,14 @@ fn captures_are_not_disturbed_and_cost_nothing() {
     assert!(charged >= all / 100 * 90, "{charged} of {all}");
 }
 
+/// Each of them takes time, the more so on a GPU.
+#[test]
+fn a_launch_that_is_waited_for_takes_few_calls_of_the_driver() {
+    let container = Container::new(&[share(COMPUTE_CAP, 900_000)]);
+    let program = container.program("few", &["libcuda.so.1"], &[]);
+    assert_eq!(container.run(&program, &[]), "few ok\n");
+}
+
 /// Of a burst the first launch is marked at once, the others before what tells the program of their end. What nobody marks is charged as
 /// long as kernels are on average, and the first ones are short.
 #[test]

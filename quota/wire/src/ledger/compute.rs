@@ -54,6 +54,7 @@ pub struct Span {
 pub const fn at_share(time: u64, ppm: u32) -> u64 {
     let ppm = if ppm == 0 { 1 } else { ppm as u64 };
     match time.checked_mul(WHOLE) {
+        Some(0) => 0,
         Some(product) => product / ppm,
         None => (time / ppm).saturating_mul(WHOLE).saturating_add(time % ppm * WHOLE / ppm),
     }

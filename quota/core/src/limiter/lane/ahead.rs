@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering;
 
-use fgpu_wire::ledger::at_share;
 use fgpu_wire::limits::COMPUTE_CAP;
 
 use super::Lane;
@@ -57,7 +56,8 @@ impl Lane {
     pub(in crate::limiter) fn window(&self, grant: &Grant<'_>) -> u64 {
         match self.average() {
             0 => UNKNOWN,
-            average => (AHEAD / average).clamp(1, self.most(grant, average)),
+            average if average > AHEAD / 2 => 1,
+            average => (AHEAD / average).min(self.most(grant, average)),
         }
     }
 
@@ -68,9 +68,11 @@ impl Lane {
         if mode != COMPUTE_CAP || ppm >= WHOLE {
             return MOST;
         }
-        let long = at_share(ABOVE, WHOLE - ppm) / self.longest.load(Ordering::Relaxed).max(SUDDEN);
+        let whole = u64::from(WHOLE);
+        let longest = self.longest.load(Ordering::Relaxed).max(SUDDEN);
+        let long = ABOVE * whole / u64::from(WHOLE - ppm).saturating_mul(longest);
         // Where long kernels are rare, fewer would take the short ones' share.
-        let short = MEANWHILE * u64::from(ppm) / u64::from(WHOLE) / average;
+        let short = MEANWHILE * u64::from(ppm) / (whole * average);
         long.max(short).clamp(1, MOST)
     }
 }

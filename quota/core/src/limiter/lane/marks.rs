@@ -1,6 +1,6 @@
 //! Which launches wait for a mark, and when they get it.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use fgpu_wire::limits::COMPUTE_CAP;
 
@@ -24,7 +24,9 @@ const LATE: u64 = 200_000;
 
 /// The streams whose launches are not marked yet. All zeros: none.
 pub(super) struct Notes {
-    /// The stream's handle, or the thread; 0: nobody. Side by side, since each mark looks at all of them.
+    /// A bit for each place with a key: set after that, and cleared before.
+    used: AtomicU32,
+    /// The stream's handle, or the thread; 0: nobody.
     keys: [AtomicUsize; NOTES],
     of_threads: [OfThread; NOTES],
 }
@@ -69,7 +71,14 @@ fn is_thread(key: usize) -> bool {
 impl Lane {
     /// Counts a launch that was let go at `now` and that the driver took.
     #[inline]
-    pub fn after(&self, now: u64, grant: &Grant<'_>, stream: Stream, host: &impl Host, events: &impl Events) {
+    pub fn after<'a>(
+        &self,
+        now: u64,
+        grant: impl FnOnce() -> Option<Grant<'a>>,
+        stream: Stream,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
         let (found, is_own_due) = self.notes.note(stream.key(host), now);
         let since = self.calls.launched().saturating_sub(self.covered.load(Ordering::Relaxed));
         let apart = now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= APART;
@@ -81,10 +90,10 @@ impl Lane {
             || since >= CLOSE * 4
             || (since >= CLOSE && self.is_due(since))
             || now.saturating_sub(self.marked_at.load(Ordering::Relaxed)) >= LONG;
-        if due {
-            self.mark_with(now, grant, (!found).then_some(stream), Why::Due, host, events);
+        if due && let Some(grant) = grant() {
+            self.mark_with(now, &grant, (!found).then_some(stream), Why::Due, host, events);
             if self.average() == 0 {
-                self.learn(grant, host, events);
+                self.learn(&grant, host, events);
             }
         }
     }
@@ -118,8 +127,8 @@ impl Lane {
     /// Many streams are marked less often: each mark is one record for each of them.
     #[cold]
     fn is_due(&self, since: u64) -> bool {
-        let streams = self.notes.keys.iter().filter(|key| key.load(Ordering::Relaxed) != 0).count();
-        since >= CLOSE * streams.clamp(1, 4) as u64
+        let streams = self.notes.used.load(Ordering::Relaxed).count_ones();
+        since >= CLOSE * u64::from(streams.clamp(1, 4))
     }
 
     /// Whether there is something that this thread could mark: what another one marked leaves out this one's own stream.
@@ -172,22 +181,23 @@ impl Lane {
         let unmarked = launches.saturating_sub(self.covered.load(Ordering::Relaxed));
         self.marked_at.store(now, Ordering::Relaxed);
         let mut recorded = false;
+        let has_ended = |stream| why == Why::Late && events.is_idle(stream);
         let mut mark = |state: &mut State, stream: Stream| {
             // Asked, a stream that is captured, or the legacy one while a stream is that it waits for, ends the capture.
-            if !events.is_captured(stream) && !(why == Why::Late && events.is_idle(stream)) {
+            if !events.is_captured(stream) && !has_ended(stream) {
                 recorded |= state.record(launches, stream, events);
             }
         };
-        for (place, key) in self.notes.keys.iter().enumerate() {
-            let stream = match key.load(Ordering::Acquire) {
-                0 => continue,
-                thread if thread == own => Stream::OwnThread,
-                thread if is_thread(thread) => continue,
-                handle => Stream::Shared(handle),
-            };
-            key.store(0, Ordering::Release);
-            self.notes.of_threads[place].launches.store(0, Ordering::Relaxed);
-            mark(state, stream);
+        let mut used = self.notes.used.load(Ordering::Acquire);
+        while used != 0 {
+            let place = used.trailing_zeros() as usize % NOTES;
+            used &= used - 1;
+            let key = self.notes.keys[place].load(Ordering::Acquire);
+            if is_thread(key) && key != own {
+                continue;
+            }
+            self.notes.take(place);
+            mark(state, if key == own { Stream::OwnThread } else { Stream::Shared(key) });
         }
         if let Some(stream) = also {
             mark(state, stream);
@@ -212,37 +222,65 @@ impl Lane {
 
     /// Before what comes after launches in a stream: marks what this thread can mark.
     #[inline]
-    pub fn before_next(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
-        if self.is_unmarked(host) {
-            self.mark_now(host.now(), grant, Why::Due, host, events);
+    pub fn before_next<'a>(
+        &self,
+        grant: impl FnOnce() -> Option<Grant<'a>>,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
+        if self.is_unmarked(host)
+            && let Some(grant) = grant()
+        {
+            self.mark_now(host.now(), &grant, Why::Due, host, events);
         }
     }
 
     /// Likewise before a wait for the GPU, after which comes [`after_wait`](Self::after_wait).
     #[inline]
-    pub fn before_wait(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
-        if self.is_unmarked(host) {
-            self.mark_now(host.now(), grant, Why::Awaited, host, events);
+    pub fn before_wait<'a>(
+        &self,
+        grant: impl FnOnce() -> Option<Grant<'a>>,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
+        if self.is_unmarked(host)
+            && let Some(grant) = grant()
+        {
+            self.mark_now(host.now(), &grant, Why::Awaited, host, events);
         }
     }
 
     /// Charges what a wait has waited for.
     #[inline]
-    pub fn after_wait(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
-        if self.is_at_work() {
-            self.settle(host.now(), grant, host, events);
+    pub fn after_wait<'a>(
+        &self,
+        grant: impl FnOnce() -> Option<Grant<'a>>,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
+        if self.is_at_work()
+            && let Some(grant) = grant()
+        {
+            self.settle(host.now(), &grant, host, events);
         }
     }
 
     /// Before what takes no time or is asked again and again: as [`before_next`](Self::before_next), but not in the middle of launches.
     #[inline]
-    pub fn before_late(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
+    pub fn before_late<'a>(
+        &self,
+        grant: impl FnOnce() -> Option<Grant<'a>>,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
         if !self.is_unmarked(host) {
             return;
         }
         let now = host.now();
-        if now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= APART {
-            self.mark_now(now, grant, Why::Due, host, events);
+        if now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) >= APART
+            && let Some(grant) = grant()
+        {
+            self.mark_now(now, &grant, Why::Due, host, events);
         }
     }
 
@@ -253,7 +291,7 @@ impl Lane {
 
     /// The context is about to end: what has ended in it is charged for as long as it took, which nobody can be asked later.
     pub fn before_close(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
-        self.before_next(grant, host, events);
+        self.before_next(|| Some(*grant), host, events);
         self.settle(host.now(), grant, host, events);
     }
 
@@ -296,7 +334,10 @@ impl Notes {
             let is_ours = is == key
                 || (is == 0
                     && match noted.compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed) {
-                        Ok(_) => true,
+                        Ok(_) => {
+                            self.used.fetch_or(1 << place, Ordering::AcqRel);
+                            true
+                        }
                         Err(now) => now == key,
                     });
             if !is_ours {
@@ -313,10 +354,15 @@ impl Notes {
         (false, false)
     }
 
+    /// Takes a note away. Who launches in its stream meanwhile finds it still, and is in time for the record that comes next.
+    fn take(&self, place: usize) {
+        self.used.fetch_and(!(1 << place), Ordering::AcqRel);
+        self.of_threads[place].launches.store(0, Ordering::Relaxed);
+        self.keys[place].store(0, Ordering::Release);
+    }
+
     /// Forgets all of them.
     pub(super) fn clear(&self) {
-        for key in &self.keys {
-            key.store(0, Ordering::Release);
-        }
+        (0..NOTES).for_each(|place| self.take(place));
     }
 }

@@ -187,7 +187,8 @@ impl Lane {
         state.spares += 1;
         let launches = mark.launches.saturating_sub(self.retired());
         if launches > 0 && !state.pending {
-            let each = (ended.saturating_sub(state.ended) / launches).max(1);
+            let together = ended.saturating_sub(state.ended);
+            let each = if launches == 1 { together } else { together / launches }.max(1);
             let average = self.average();
             let next = if average == 0 { each } else { (average * 3 + each) / 4 };
             self.average.store(next.max(1), Ordering::Relaxed);

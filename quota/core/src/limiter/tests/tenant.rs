@@ -225,7 +225,7 @@ impl Thread {
     pub(super) fn launch_slowly(&self, stream: Stream, nanoseconds: u64, before: u64) {
         let process = &*self.process;
         let grant = process.node.grant(process.container);
-        let now = process.limited.then(|| process.lane.before(&grant, stream, self, self)).flatten();
+        let now = process.limited.then(|| process.lane.before(|| Some(grant), stream, self, self)).flatten();
         self.compute(LAUNCH);
         process.node.world.lock().gpu.launch(process.process, nanoseconds);
         process.launches.fetch_add(1, Ordering::Relaxed);
@@ -233,14 +233,14 @@ impl Thread {
             self.compute(before);
         }
         if let Some(now) = now {
-            process.lane.after(now, &grant, stream, self, self);
+            process.lane.after(now, || Some(grant), stream, self, self);
         }
     }
 
     pub(super) fn copy(&self, nanoseconds: u64) {
         let process = &*self.process;
         if process.limited {
-            process.lane.before_next(&process.node.grant(process.container), self, self);
+            process.lane.before_next(|| Some(process.node.grant(process.container)), self, self);
         }
         self.compute(LAUNCH);
         process.node.world.lock().gpu.copy(process.process, nanoseconds);
@@ -270,11 +270,11 @@ impl Thread {
         let process = &*self.process;
         let grant = process.node.grant(process.container);
         if process.limited {
-            process.lane.before_wait(&grant, self, self);
+            process.lane.before_wait(|| Some(grant), self, self);
         }
         self.wait_unlimited();
         if process.limited {
-            process.lane.after_wait(&grant, self, self);
+            process.lane.after_wait(|| Some(grant), self, self);
         }
     }
 
