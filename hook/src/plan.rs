@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use fgpu_driver::Capability;
 use fgpu_spec::{Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Hook, Inventory, Mount, Plan, Tier};
 use fgpu_wire::{LEDGER_PATH, LIMITS_PATH, REAL_CUDA, REAL_NVML, TURNS_PATH};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::config::Config;
 use crate::layout::Layout;
@@ -42,8 +43,8 @@ pub(crate) fn plan(
     if grant.tier.is_interposed() {
         mounts.quota(inventory, layout)?;
         mounts.add(files.join("limits"), LIMITS_PATH, false);
-        mounts.add(files.join("ledger"), LEDGER_PATH, true);
-        mounts.add(container_files::turns(&config.state_dir), TURNS_PATH, true);
+        mounts.data(files.join("ledger"), LEDGER_PATH);
+        mounts.data(container_files::turns(&config.state_dir), TURNS_PATH);
     }
     for path in &config.driver_extra {
         let host = below(&config.driver_root, path);
@@ -67,6 +68,13 @@ pub(crate) fn plan(
     })
 }
 
+/// Whether nothing on the mount that `file` lies on is a program, set-user-ID or a device: as the package mounts /run/fgpu.
+fn is_on_data_mount(file: &Path) -> bool {
+    let all = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::NOEXEC;
+    // What cannot be told is taken for a mount without them.
+    statvfs(file).is_ok_and(|stat| stat.f_flag.contains(all))
+}
+
 /// The MIG devices of a grant.
 fn capabilities(inventory: &Inventory, grant: &Grant) -> Vec<Capability> {
     let one = |granted: &GrantedGpu| {
@@ -87,8 +95,14 @@ impl Mounts {
     /// Adds a bind mount; the first one of a destination stays.
     fn add(&mut self, source: PathBuf, destination: &str, writable: bool) {
         if !self.0.iter().any(|mount| mount.destination == destination) {
-            self.0.push(Mount { source, destination: destination.into(), writable });
+            self.0.push(Mount { source, destination: destination.into(), writable, inherits: false });
         }
+    }
+
+    /// Adds one of data that the container writes.
+    fn data(&mut self, source: PathBuf, destination: &str) {
+        let inherits = is_on_data_mount(&source);
+        self.0.push(Mount { source, destination: destination.into(), writable: true, inherits });
     }
 
     /// The driver's own files. With limits, the two libraries that have a twin go to their private place.
@@ -157,4 +171,15 @@ fn library<'a>(inventory: &'a Inventory, soname: &str) -> Result<&'a DriverFile,
 /// `path` below `root`; `/` is the host itself.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_programs_are_started_from_is_no_mount_of_data() {
+        assert!(!is_on_data_mount(&std::env::current_exe().unwrap()));
+        assert!(!is_on_data_mount(Path::new("/nowhere/at/all")));
+    }
 }

@@ -9,7 +9,7 @@ use fgpu_spec::{Document, Error, Nonce};
 use crate::config::Config;
 use crate::events::refusals_of;
 use crate::layers::Layers;
-use crate::{bundle, grant, store};
+use crate::{bundle, grant, places, store};
 
 pub use crate::layers::RootfsMount;
 
@@ -103,16 +103,25 @@ fn edit_for<Guard>(
     };
     let (granted, _guard) = grant::reserve(config, &store, &request, &claim, longest, guard)?;
     let inject = || {
-        let layers = match container.rootfs {
-            [] => document.root_path().and_then(|root| Layers::of_directory(&container.bundle.join(root))),
-            mounts => Layers::of_mounts(mounts),
+        let root = match container.rootfs {
+            [] => document.root_path().map(|root| container.bundle.join(root)),
+            _ => None,
+        };
+        let layers = match &root {
+            Some(root) => Layers::of_directory(root),
+            None => Layers::of_mounts(container.rootfs),
         };
         let mut plan = granted.plan(config, &store, layers.as_ref())?;
         if !container.poststop {
             plan.poststop = None;
         }
         document.apply(&plan)?;
-        write(document)
+        write(document)?;
+        // In a user namespace what we make would belong to nobody there.
+        if let Some(root) = root.filter(|_| !document.has_user_namespace()) {
+            places::make(&root, &plan.mounts);
+        }
+        Ok(())
     };
     match inject() {
         Ok(()) => Ok(Some(Given { nonce: granted.lease.grant.nonce, is_new: true })),

@@ -78,6 +78,11 @@ impl Document {
         self.view.root.clone()
     }
 
+    /// Whether the container gets or joins a user namespace. One of which that cannot be told counts as having it.
+    pub fn has_user_namespace(&self) -> bool {
+        edit::has_user_namespace(&self.tree).unwrap_or(true)
+    }
+
     /// The grant that a former edit wrote into the annotations. A user can write one too: it names a lease
     /// only together with the container's own id.
     pub fn grant(&self) -> Option<Nonce> {

@@ -30,6 +30,9 @@ pub struct Mount {
     pub destination: String,
     /// Whether the container may write to it.
     pub writable: bool,
+    /// Whether the mount that the source lies on is `nosuid`, `nodev` and `noexec` itself: a bind mount of it is too
+    /// (mount(2), `MS_BIND`), and what is data and writable need not be mounted a second time to become so.
+    pub inherits: bool,
 }
 
 /// A hook: a program of ours that the runtime starts.

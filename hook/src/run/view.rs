@@ -236,6 +236,7 @@ mod tests {
             source: at("real"),
             destination: at(destination).to_str().unwrap().into(),
             writable: false,
+            inherits: false,
         };
         assert!(place(&mount("link"), true).unwrap().is_none());
         assert_eq!(

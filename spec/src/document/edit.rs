@@ -23,6 +23,8 @@ const WRITABLE: &[&str] = &["rbind", "rw", "nosuid", "nodev", "rprivate"];
 /// namespace that flag is locked, and runc before 1.2 does not take it over by itself.
 const DATA_READ_ONLY: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec"];
 const DATA_WRITABLE: &[&str] = &["bind", "rw", "nosuid", "nodev", "noexec"];
+/// The same where the source's mount has these flags. Any option more makes runc mount it twice, and `rw` is one.
+const DATA_INHERITED: &[&str] = &["bind"];
 /// What runc and crun mount a device node with where they may not make one; the flags stay those of the host's mount.
 const DEVICE: &[&str] = &["bind"];
 
@@ -58,7 +60,7 @@ struct Namespace<'a> {
     r#type: Cow<'a, str>,
 }
 
-fn has_user_namespace(tree: &Object) -> Result<bool, Error> {
+pub(super) fn has_user_namespace(tree: &Object) -> Result<bool, Error> {
     let namespaces = tree.object("linux").and_then(|linux| linux.get("namespaces"));
     let namespaces: Vec<(&str, Namespace<'_>)> = entries(namespaces, "linux.namespaces")?;
     Ok(namespaces.iter().any(|(_, namespace)| namespace.r#type == "user"))
@@ -257,6 +259,7 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
         let options = existing.options.as_deref().unwrap_or_default();
         mounts.iter().any(|mount| mount.destination == existing.destination)
             && [READ_ONLY, WRITABLE, DATA_READ_ONLY, DATA_WRITABLE].iter().any(|ours| options == *ours)
+            || options == DATA_INHERITED && is_data(&existing.destination)
             || options == DEVICE
                 && (is_granted_only(&existing.destination)
                     || devices.iter().any(|device| device.path == existing.destination))
@@ -267,11 +270,11 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
         .map(|(raw, _)| Cow::Borrowed(*raw))
         .collect();
     for mount in mounts {
-        let data = fgpu_wire::DATA_PATHS.contains(&mount.destination.as_str());
-        let options = match (data, mount.writable) {
+        let options = match (is_data(&mount.destination), mount.writable) {
             (false, false) => READ_ONLY,
             (false, true) => WRITABLE,
             (true, false) => DATA_READ_ONLY,
+            (true, true) if mount.inherits => DATA_INHERITED,
             (true, true) => DATA_WRITABLE,
         };
         now.push(mount_entry(&mount.destination, &mount.source, options)?.into());
@@ -281,6 +284,10 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
     }
     let now = list(&now);
     Ok(tree.set("mounts", Node::Raw(now)))
+}
+
+fn is_data(destination: &str) -> bool {
+    fgpu_wire::DATA_PATHS.contains(&destination)
 }
 
 fn mount_entry(destination: &str, source: &Path, options: &[&str]) -> Result<String, Error> {

@@ -21,7 +21,7 @@ fn node(path: &str, major: u32, minor: u32) -> Node {
 }
 
 fn mount(source: &str, destination: &str, writable: bool) -> Mount {
-    Mount { source: PathBuf::from(source), destination: destination.to_owned(), writable }
+    Mount { source: PathBuf::from(source), destination: destination.to_owned(), writable, inherits: false }
 }
 
 /// What a container with GPU 1 of the host gets.
@@ -313,6 +313,26 @@ fn mounts_of_the_container_itself_stay_below_ours() {
     assert_eq!(destinations.len(), 7);
     assert_eq!(destinations[0], "/usr/lib64/libcuda.so.1");
     assert_eq!(destinations[2], "/usr/lib64/libcuda.so.1");
+}
+
+/// A bind mount has the flags of the mount it is made from, so only what has to be read-only is mounted a second time.
+#[test]
+fn data_whose_mount_has_the_flags_is_bound_and_nothing_else() {
+    let mut plan = plan();
+    plan.mounts.iter_mut().for_each(|mount| mount.inherits = true);
+    let once = applied("{}", &plan);
+    let options = |path: &str| {
+        let mounts = value(&once)["mounts"].clone();
+        let found = mounts.as_array().unwrap().iter().find(|mount| mount["destination"] == path).cloned();
+        found.unwrap()["options"].clone()
+    };
+    for path in ["/run/fgpu/ledger", "/run/fgpu/turns"] {
+        assert_eq!(options(path), json!(["bind"]));
+    }
+    assert_eq!(options("/run/fgpu/limits"), json!(["bind", "ro", "nosuid", "nodev", "noexec"]));
+    assert_eq!(options("/usr/lib64/libcuda.so.1"), json!(["bind", "ro", "nosuid", "nodev"]));
+    assert_eq!(options("/run/nvidia-persistenced"), json!(["rbind", "rw", "nosuid", "nodev", "rprivate"]));
+    assert_eq!(applied(&once, &plan), once);
 }
 
 /// The driver's own root has its nodes elsewhere, and in a user namespace runtimes mount what the host has at the path.

@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::both("view::only_granted_nodes_open", only_granted_nodes_open),
     Test::both("view::two_gpus_are_two", two_gpus_are_two),
     Test::once("view::limits_are_read_only", limits_are_read_only),
+    Test::both("view::no_program_is_started_from_shared_data", no_program_is_started_from_shared_data),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -148,4 +149,28 @@ fn limits_are_read_only() {
     let environment = ["env", "FGPU_FRACTION=1", "FGPU_MEMORY=80Gi", "alloc", "fill"];
     let memory = node::only_lease().shares[0].1;
     crate::limit::assert_filled(container.exec(environment).ok(), memory);
+}
+
+/// The turns are of all containers of the node: one must not leave a set-user-ID program there for another. The ledger and
+/// the turns have these flags from the mount of the state directory, and from their own options where that has none.
+fn no_program_is_started_from_shared_data(front_end: FrontEnd) {
+    let mounts = || {
+        let container = quarter(front_end);
+        let table = container.exec(["cat", "/proc/self/mountinfo"]).ok().to_owned();
+        container.remove();
+        node::wait_until_free();
+        for path in ["/run/fgpu/limits", "/run/fgpu/ledger", "/run/fgpu/turns"] {
+            let line = table.lines().find(|line| line.split(' ').nth(4) == Some(path));
+            let options: Vec<&str> =
+                line.and_then(|line| line.split(' ').nth(5)).unwrap_or_default().split(',').collect();
+            let access = if path.ends_with("limits") { "ro" } else { "rw" };
+            for wanted in [access, "nosuid", "nodev", "noexec"] {
+                assert!(options.contains(&wanted), "{path} is not {wanted}: {table}");
+            }
+        }
+    };
+    mounts();
+    run(["mount", "-o", "remount,bind,suid,dev,exec", "/run/fgpu"]).ok();
+    mounts();
+    run(["mount", "-o", "remount,bind,nosuid,nodev,noexec", "/run/fgpu"]).ok();
 }
