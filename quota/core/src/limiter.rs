@@ -149,7 +149,7 @@ pub enum Elapsed {
     Time(u64),
     /// One of them is not done yet.
     NotReady,
-    /// Nothing: both are done, or will never be.
+    /// Nothing: one of them was never recorded, or the driver cannot tell.
     Unknown,
 }
 

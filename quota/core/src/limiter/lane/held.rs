@@ -10,7 +10,7 @@ use crate::limiter::{Host, PATIENCE, SHORT};
 pub(super) const BRIEF: u64 = 1000;
 
 /// The state, while the lock is held.
-pub(super) struct Held<'a>(&'a Lane);
+pub(in crate::limiter) struct Held<'a>(&'a Lane);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
@@ -29,7 +29,7 @@ impl Held<'_> {
 
 impl Lane {
     /// The state, unless somebody has it. No thread's address is 0.
-    pub(super) fn hold(&self, host: &impl Host) -> Option<Held<'_>> {
+    pub(in crate::limiter) fn hold(&self, host: &impl Host) -> Option<Held<'_>> {
         let free = self.lock.compare_exchange(0, host.thread(), Ordering::Acquire, Ordering::Relaxed);
         // Not `then_some`: one that was made in vain would give back what another thread holds.
         free.is_ok().then(|| Held(self))

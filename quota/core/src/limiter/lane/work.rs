@@ -34,6 +34,8 @@ pub(super) struct State {
     start: usize,
     /// The GPU has not come to `start` yet: the stream waits for something.
     pub(super) pending: bool,
+    /// It was seen to have come there.
+    has_come: bool,
     /// When the time at work began.
     pub(super) from: u64,
     /// How much of it was charged, and what the account said then.
@@ -82,7 +84,8 @@ impl Lane {
         if !events.record(state.start, stream) {
             return false;
         }
-        (state.pending, state.from, state.charged, state.ended) = (waits, now, 0, 0);
+        (state.pending, state.has_come) = (waits, false);
+        (state.from, state.charged, state.ended) = (now, 0, 0);
         (state.before, state.prepaid) = (grant.account.charged(), prepaid);
         self.at_work.store(1, Ordering::Release);
         self.tell(state, grant, now);
@@ -130,9 +133,10 @@ impl Lane {
             let mark = state.marks[state.first % MARKS];
             let elapsed = match events.elapsed(state.start, mark.event) {
                 Elapsed::Time(time) => Some(time),
-                // It is the beginning that has not come if another thread's launch is before that in its stream.
-                Elapsed::NotReady if !events.is_done(mark.event) => break,
-                Elapsed::NotReady | Elapsed::Unknown => None,
+                Elapsed::NotReady if state.has_come(events) => break,
+                // Who has no beginning, or one behind another thread's launch, is not told when the mark came.
+                _ if !events.is_done(mark.event) => break,
+                _ => None,
             };
             // It may have ended since `now` was asked for: before a launch, and that can take long.
             if elapsed.is_some_and(|elapsed| elapsed > now.saturating_sub(state.from)) {
@@ -258,6 +262,12 @@ impl State {
         self.marks[(self.first + self.count) % MARKS] = Mark { event, launches };
         self.count += 1;
         true
+    }
+
+    /// Whether the GPU has come to the beginning, which is asked until it has.
+    fn has_come(&mut self, events: &impl Events) -> bool {
+        self.has_come = self.has_come || events.is_done(self.start);
+        self.has_come
     }
 
     /// Goes on as if the time at work had begun with the mark that was retired last, which is what has been charged up to at least.

@@ -244,6 +244,23 @@ fn a_kernel_that_ends_before_its_launch_returns_is_charged() {
     assert!((99 * MS..=202 * MS).contains(&charged), "{charged}");
 }
 
+/// In a callback of the driver's, which came while the thread had the lane's state: nobody records where the work began.
+#[test]
+fn a_first_launch_that_finds_the_lane_held_is_charged() {
+    let node = Arc::new(Node::new(&[(COMPUTE_SHARE, 250_000)]));
+    let process = Process::new(&node, 0, true);
+    let (_, thread) = node.world.actor(S, move |actor| {
+        let thread = Thread::new(&process, actor);
+        let held = thread.process.lane.hold(&thread).expect("nobody else is here");
+        thread.launch(Stream::Shared(0), 20 * MS);
+        drop(held);
+        thread.wait();
+    });
+    node.world.run(vec![thread]);
+    let charged = node.charged(0);
+    assert!((19 * MS..=21 * MS).contains(&charged), "{charged}");
+}
+
 /// As a program does that waits for its data and then for their way to the GPU: neither takes SM time.
 #[test]
 fn pauses_and_copies_after_a_burst_are_not_charged() {

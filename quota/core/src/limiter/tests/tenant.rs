@@ -188,6 +188,9 @@ impl Events for Thread {
     }
 
     fn elapsed(&self, from: usize, to: usize) -> Elapsed {
+        if from == 0 {
+            return Elapsed::Unknown;
+        }
         let world = self.process.node.world.lock();
         let (Some(from), Some(to)) = (world.gpu.came(from), world.gpu.came(to)) else {
             return Elapsed::NotReady;
