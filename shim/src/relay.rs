@@ -272,12 +272,12 @@ impl Relay {
                     }
                 }
             }),
-            Token::Stock(key) => self.with_pair(*key, |_, pair| {
+            Token::Stock(key) => self.with_pair(*key, |relay, pair| {
                 if ready.contains(PollFlags::POLLOUT) {
                     pair.flush_up();
                 }
                 if ready.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
-                    pair.pump_down(buffer);
+                    pair.pump_down(buffer, |stream, frame| relay.answered(*key, stream, frame));
                 }
             }),
             Token::Call(key) => self.pump_forward(*key, ready, buffer),
@@ -311,7 +311,7 @@ impl Relay {
         let finished = self.pairs.iter().filter(|(_, pair)| pair.is_finished());
         for key in finished.map(|(&key, _)| key).collect::<Vec<_>>() {
             self.pairs.remove(&key);
-            self.abandon(key);
+            self.lose(key);
         }
     }
 

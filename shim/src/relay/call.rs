@@ -1,6 +1,7 @@
-//! The calls that the relay follows. Each has a connection of its own to the stock shim: a ttrpc server takes a
+//! The calls that the relay follows. A Create has a connection of its own to the stock shim: a ttrpc server takes a
 //! connection's requests only in the order of their stream ids, so one that was held back could not follow the
-//! later ones on theirs (ttrpc, server.go: "StreamID cannot be re-used and must increment").
+//! later ones on theirs (ttrpc, server.go: "StreamID cannot be re-used and must increment"). The others go through at
+//! once, on the client's, where their answers are held.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -44,6 +45,8 @@ enum Stage {
     Preparing { request: Vec<u8>, until: Option<Instant>, legacy: bool },
     /// The stock shim has it.
     Forwarded(Box<Forward>),
+    /// The stock shim has it, on the client's own connection.
+    Passed,
     /// The stock shim's answer, which goes to the client as soon as the share is free.
     Releasing(Vec<u8>),
 }
@@ -91,7 +94,7 @@ impl Relay {
                 self.reserve(Call::preparing(pair, stream, id, request, timeout, legacy), &bundle, payload)
             }
             Some(Request::Start { id }) if self.leases.get(&id).is_some_and(|lease| lease.init.is_none()) => {
-                self.follow(Call::new(pair, stream, id, Method::Start), request)
+                self.watch(Call::passed(pair, stream, id, Method::Start), request)
             }
             Some(Request::Delete { id }) if self.has_lease(&id) => {
                 let preparing = self.calls.iter().find(|(_, call)| call.id == id && call.is_preparing());
@@ -103,7 +106,7 @@ impl Relay {
                         "the container was deleted while it waited for a share",
                     );
                 }
-                self.follow(Call::new(pair, stream, id, Method::Delete), request)
+                self.watch(Call::passed(pair, stream, id, Method::Delete), request)
             }
             _ => Fate::Pass(request),
         }
@@ -216,14 +219,36 @@ impl Relay {
         }
     }
 
-    fn follow(&mut self, call: Call, request: Vec<u8>) -> Fate {
+    fn watch(&mut self, call: Call, request: Vec<u8>) -> Fate {
         let key = self.key();
         self.calls.insert(key, call);
-        self.forward(key, &request);
-        Fate::Taken
+        Fate::Watch(request)
     }
 
-    /// Sends a call to the stock shim, on a connection of its own.
+    /// The stock shim has answered a call on its client's own connection.
+    pub(super) fn answered(&mut self, pair: u64, stream: u32, frame: Vec<u8>) {
+        let call = self.passed(pair, |call| call.stream == stream).pop();
+        match call {
+            Some(key) => self.responded(key, frame),
+            None => self.answer(pair, &frame),
+        }
+    }
+
+    /// A pair has come to its end, and with it what it might have brought.
+    pub(super) fn lose(&mut self, pair: u64) {
+        for key in self.passed(pair, |_| true) {
+            self.unanswered(key);
+        }
+        self.abandon(pair);
+    }
+
+    /// The keys of the calls that went through on a client's own connection.
+    fn passed(&self, pair: u64, which: impl Fn(&Call) -> bool) -> Vec<u64> {
+        let passed = |call: &Call| call.pair == pair && matches!(call.stage, Stage::Passed) && which(call);
+        self.calls.iter().filter(|(_, call)| passed(call)).map(|(&key, _)| key).collect()
+    }
+
+    /// Sends a Create to the stock shim, on a connection of its own.
     fn forward(&mut self, key: u64, request: &[u8]) {
         let Some(call) = self.calls.get_mut(&key) else { return };
         match super::connect(&self.setup.stock) {
@@ -312,8 +337,8 @@ impl Relay {
 }
 
 impl Call {
-    fn new(pair: u64, stream: u32, id: String, method: Method) -> Self {
-        Self { pair, stream, id, method, stage: Stage::Releasing(Vec::new()) }
+    fn passed(pair: u64, stream: u32, id: String, method: Method) -> Self {
+        Self { pair, stream, id, method, stage: Stage::Passed }
     }
 
     fn preparing(

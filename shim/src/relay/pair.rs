@@ -5,7 +5,9 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-use containerd_shim_protos::ttrpc::proto::{MESSAGE_LENGTH_MAX, MESSAGE_TYPE_REQUEST};
+use containerd_shim_protos::ttrpc::proto::{
+    MESSAGE_LENGTH_MAX, MESSAGE_TYPE_REQUEST, MESSAGE_TYPE_RESPONSE, MessageHeader,
+};
 use nix::poll::PollFlags;
 
 use crate::frame::{HEADER, Piece, Splitter};
@@ -58,6 +60,8 @@ impl Outbox {
 pub(super) enum Fate {
     /// It goes through like any other.
     Pass(Vec<u8>),
+    /// It goes through like any other, and its answer is held.
+    Watch(Vec<u8>),
     /// It is taken care of, and answered some time.
     Taken,
     /// This is its answer.
@@ -78,6 +82,10 @@ pub(super) struct Pair {
     pub(super) up_ended: bool,
     /// Stock shim to client.
     down: Splitter,
+    /// The streams whose answers are held.
+    watched: Vec<u32>,
+    /// An answer that is held and not complete.
+    taken: Option<Vec<u8>>,
     /// Answers of our own that wait for the end of a frame that is on its way.
     waiting: Vec<Vec<u8>>,
     to_client: Outbox,
@@ -94,6 +102,8 @@ impl Pair {
             to_stock: Outbox::default(),
             up_ended: false,
             down: Splitter::default(),
+            watched: Vec::new(),
+            taken: None,
             waiting: Vec::new(),
             to_client: Outbox::default(),
             down_ended: false,
@@ -149,9 +159,13 @@ impl Pair {
                 Verdict::Unknown | Verdict::Ours if !complete => self.held = Some(held),
                 Verdict::Unknown | Verdict::Pass => self.to_stock.push(&held),
                 Verdict::Ours => {
-                    let stream = u32::from_be_bytes([held[4], held[5], held[6], held[7]]);
+                    let stream = stream_of(&held);
                     match decide(stream, held) {
                         Fate::Pass(held) => self.to_stock.push(&held),
+                        Fate::Watch(held) => {
+                            self.to_stock.push(&held);
+                            self.watched.push(stream_of(&held));
+                        }
                         Fate::Taken => {}
                         Fate::Answer(answer) => self.answer(&answer),
                     }
@@ -173,29 +187,47 @@ impl Pair {
         }
     }
 
-    /// Reads from the stock shim once, and hands on.
-    pub(super) fn pump_down(&mut self, buffer: &mut [u8]) {
+    /// Reads from the stock shim once, and hands on. `answered` gets the answers that are held.
+    pub(super) fn pump_down(&mut self, buffer: &mut [u8], answered: impl FnMut(u32, Vec<u8>)) {
         match read(&self.stock, buffer) {
             Some(0) => {
                 self.down_ended = true;
                 // The frame that our answers waited for is never to be finished.
                 self.waiting.clear();
             }
-            Some(count) => {
-                let mut input = &buffer[..count];
-                while let Some(piece) = self.down.next(&mut input) {
-                    match piece {
-                        Piece::Head(raw, _) => self.to_client.push(&raw),
-                        Piece::Body(bytes) => self.to_client.push(bytes),
-                    }
-                    if self.down.at_boundary() {
-                        self.waiting.drain(..).for_each(|answer| self.to_client.push(&answer));
-                    }
-                }
-            }
+            Some(count) => self.feed_down(&buffer[..count], answered),
             None => {}
         }
         self.flush_down();
+    }
+
+    fn feed_down(&mut self, mut input: &[u8], mut answered: impl FnMut(u32, Vec<u8>)) {
+        while let Some(piece) = self.down.next(&mut input) {
+            match piece {
+                Piece::Head(raw, header) if self.holds(header) => self.taken = Some(raw.to_vec()),
+                Piece::Head(raw, _) => self.to_client.push(&raw),
+                Piece::Body(bytes) => match &mut self.taken {
+                    Some(taken) => taken.extend_from_slice(bytes),
+                    None => self.to_client.push(bytes),
+                },
+            }
+            if self.down.at_boundary() {
+                if let Some(frame) = self.taken.take() {
+                    let stream = stream_of(&frame);
+                    self.watched.retain(|watched| *watched != stream);
+                    answered(stream, frame);
+                }
+                self.waiting.drain(..).for_each(|answer| self.to_client.push(&answer));
+            }
+        }
+    }
+
+    /// Whether a frame of the stock shim's is an answer that is held. One that is longer than ttrpc allows is not kept; it
+    /// goes through, as it would without us.
+    fn holds(&self, header: MessageHeader) -> bool {
+        header.type_ == MESSAGE_TYPE_RESPONSE
+            && header.length as usize <= MESSAGE_LENGTH_MAX
+            && self.watched.contains(&header.stream_id)
     }
 
     /// Sends the client what it takes.
@@ -216,6 +248,11 @@ impl Pair {
             self.waiting.push(frame.to_vec());
         }
     }
+}
+
+/// The stream id in a frame's header.
+fn stream_of(frame: &[u8]) -> u32 {
+    u32::from_be_bytes([frame[4], frame[5], frame[6], frame[7]])
 }
 
 fn events(read: bool, write: bool) -> PollFlags {

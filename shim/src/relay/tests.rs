@@ -290,9 +290,8 @@ fn a_grant_lives_from_create_to_delete() {
     wait_until(|| bench.jobs().len() == 2);
 
     send(&client, &delete(3, "c1"));
-    let call = bench.stock.recv().unwrap();
-    assert_eq!(read_frame(&call), delete(3, "c1"));
-    send(&call, &done(3, b"exit".to_vec()));
+    assert_eq!(read_frame(&stock), delete(3, "c1"));
+    send(&stock, &done(3, b"exit".to_vec()));
     assert_eq!(read_frame(&client), done(3, b"exit".to_vec()));
     // The answer came after the release, and the release after the activation.
     let prepare = format!("-namespace ns -maker {} fgpu-prepare", std::process::id());
@@ -305,6 +304,65 @@ fn a_grant_lives_from_create_to_delete() {
     init.kill().unwrap();
     init.wait().unwrap();
     assert_eq!(bench.end(control, vec![stock]).len(), 3);
+}
+
+#[test]
+fn an_answer_that_is_held_holds_up_no_other() {
+    let bench = Bench::new(&format!("{GRANT}; [ $action != fgpu-release ] || read line <${{0%/*}}/go"));
+    let control = bench.stock.recv().unwrap();
+    nix::unistd::mkfifo(&bench.at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    let call = bench.stock.recv().unwrap();
+    read_frame(&call);
+    send(&call, &created(1, std::process::id()));
+    read_frame(&client);
+
+    for request in [state(3, "c1"), delete(5, "c1"), state(7, "c1")] {
+        send(&client, &request);
+        assert_eq!(read_frame(&stock), request, "in the order in which they came");
+    }
+    let answers = [done(7, b"before".to_vec()), done(5, b"exit".to_vec()), done(3, b"after".to_vec())];
+    // However the bytes come: the held one's header, and its body, in two pieces each.
+    let bytes = answers.concat();
+    let (first, second, third) = (answers[0].len() + 4, answers[0].len() + HEADER + 3, bytes.len());
+    let mut sent = 0;
+    for until in [first, second, third] {
+        send(&stock, &bytes[sent..until]);
+        sent = until;
+        if until == first {
+            assert_eq!(read_frame(&client), answers[0]);
+        }
+    }
+    assert_eq!(read_frame(&client), answers[2], "the one between waits for the release");
+    std::fs::write(bench.at("go"), "\n").unwrap();
+    assert_eq!(read_frame(&client), answers[1]);
+    bench.end(control, vec![stock]);
+}
+
+#[test]
+fn an_answer_that_never_comes_leaves_nothing_behind() {
+    let bench = Bench::new(GRANT);
+    let control = bench.stock.recv().unwrap();
+    let (client, stock) = bench.client();
+    send(&client, &create(1, "c1", &bench.bundle("c1")));
+    let call = bench.stock.recv().unwrap();
+    let mut init = init();
+    send(&call, &created(1, init.id()));
+    read_frame(&client);
+    send(&client, &delete(3, "c1"));
+    read_frame(&stock);
+    // The stock shim closes this connection in the middle of its answer; it goes on living.
+    send(&stock, &done(3, b"exit".to_vec())[..HEADER + 1]);
+    drop(stock);
+    assert_eq!(rest(&client), b"", "nobody is kept waiting, and half an answer is none");
+    init.kill().unwrap();
+    init.wait().unwrap();
+    let (again, stock) = bench.client();
+    wait_until(|| bench.jobs().iter().any(|job| job.ends_with("fgpu-release")));
+    send(&again, &delete(1, "c1"));
+    assert_eq!(read_frame(&stock), delete(1, "c1"));
+    bench.end(control, vec![stock]);
 }
 
 #[test]
@@ -401,9 +459,8 @@ fn a_container_deleted_while_it_waits_is_never_created() {
     let (client, stock) = bench.client();
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     send(&client, &delete(3, "c1"));
-    let call = bench.stock.recv().unwrap();
-    assert_eq!(read_frame(&call), delete(3, "c1"));
-    send(&call, &error_frame(3, Code::NOT_FOUND, "not created"));
+    assert_eq!(read_frame(&stock), delete(3, "c1"));
+    send(&stock, &error_frame(3, Code::NOT_FOUND, "not created"));
     let mut errors = [error_of(&read_frame(&client)), error_of(&read_frame(&client))];
     errors.sort_by_key(|error| error.0);
     assert_eq!((errors[0].0, errors[0].1), (1, Code::CANCELLED));
@@ -549,11 +606,10 @@ fn a_restored_container_is_watched_from_its_start() {
     let start = StartRequest { id: "c1".into(), ..Default::default() };
     let start = request(3, "Start", start.write_to_bytes().unwrap());
     send(&client, &start);
-    let call = bench.stock.recv().unwrap();
-    assert_eq!(read_frame(&call), start);
+    assert_eq!(read_frame(&stock), start);
     let mut init = init();
     // `StartResponse` is the same as `CreateTaskResponse` on the wire.
-    send(&call, &created(3, init.id()));
+    send(&stock, &created(3, init.id()));
     assert_eq!(read_frame(&client), created(3, init.id()));
     wait_until(|| bench.jobs().len() == 2);
     assert_eq!(bench.jobs()[1], format!("-nonce {NONCE} -pid {} fgpu-activate", init.id()));
