@@ -2,9 +2,9 @@
 //!
 //! Each launch asks the limiter first and tells it afterwards; waits for the GPU and ends of streams and contexts let it
 //! read what has ended. Its events are the driver's, made in the application's context: with the application's streams
-//! they have in common only that they are recorded there. Once a capture has begun in the process, and while a thread of ours asks
-//! the driver something, it is in the relaxed capture mode, so that a capture that is under way elsewhere is not disturbed; nothing is
-//! recorded in a stream that is captured.
+//! they have in common only that they are recorded there. While a thread of ours asks the driver something, it is in the
+//! relaxed capture mode, so that a capture that is under way elsewhere is not disturbed; nothing is recorded in a stream that
+//! is captured.
 //!
 //! [limiter]: fgpu_quota_core::limiter
 
@@ -91,7 +91,8 @@ struct Driver {
 impl Driver {
     #[inline]
     fn relax(&self) {
-        if CAPTURES.load(Ordering::Relaxed) && self.mode.get().is_none() {
+        // Also before the first capture: it may begin between this and what is asked next.
+        if self.mode.get().is_none() {
             let mut mode = RELAXED;
             // SAFETY: the driver exchanges the number for the mode before. One that has no modes has no captures.
             unsafe { real::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
