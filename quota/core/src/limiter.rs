@@ -130,7 +130,7 @@ pub trait Host {
 pub trait Events {
     /// Makes an event.
     fn create(&self) -> Option<usize>;
-    /// Records an event in a stream that is not captured. `false`: that cannot be done now.
+    /// Records an event in a stream. `false`: that cannot be done now, since it is captured or would break a capture.
     fn record(&self, event: usize, stream: Stream) -> bool;
     /// Whether all that was before the event's record has ended.
     fn is_done(&self, event: usize) -> bool;
@@ -246,7 +246,6 @@ impl Lane {
         self.mark_late(now, grant, host, events);
         self.arrive(now);
         let mut wait = Wait { turn: false, owed: false, progress: (self.retired(), now), unpaid: false };
-        let mut may_be_captured = false;
         let (prepaid, window) = loop {
             self.settle(now, grant, host, events);
             let window = self.window(grant);
@@ -267,11 +266,8 @@ impl Lane {
             self.mark(now, grant, host, events);
             host.sleep(nap.clamp(1, NAP));
             now = host.now();
-            may_be_captured = true;
         };
-        let is_captured = may_be_captured && events.is_captured(stream);
-        let starts =
-            !is_captured && !self.is_at_work() && self.start(now, grant, stream, prepaid, host, events);
+        let starts = !self.is_at_work() && self.start(now, grant, stream, prepaid, host, events);
         if !starts && prepaid != 0 {
             grant.account.refund(prepaid, grant.share().1);
         }

@@ -122,8 +122,10 @@ impl Events for Driver {
 
     fn record(&self, event: usize, stream: Where) -> bool {
         self.relax();
-        // SAFETY: our event; a stream that the application launched into, and has not ended.
-        unsafe { real::cuEventRecord(event as Object, handle(stream)) == SUCCESS }
+        // Asked last of all: another thread may begin a capture at any time, and a record in its stream, or in the legacy one, breaks it.
+        !self.is_captured(stream)
+            // SAFETY: our event; a stream that the application launched into, and has not ended.
+            && unsafe { real::cuEventRecord(event as Object, handle(stream)) == SUCCESS }
     }
 
     fn is_done(&self, event: usize) -> bool {

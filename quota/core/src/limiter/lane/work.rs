@@ -72,7 +72,8 @@ impl Lane {
     ) -> bool {
         let Some(held) = self.hold_soon(now, host) else { return false };
         let state = held.state();
-        if self.is_at_work() {
+        // A capture may have begun while the launch waited to be let go.
+        if self.is_at_work() || events.is_captured(stream) {
             return false;
         }
         if state.start == 0 {
