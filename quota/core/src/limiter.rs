@@ -126,7 +126,8 @@ pub trait Host {
     fn lives(&self, place: usize) -> bool;
 }
 
-/// What the limiter asks of the driver, in the current context. An event is a number that is not 0.
+/// What the limiter asks of the driver, in the current context. An event is a number that is not 0. What can break a capture ([`record`](Self::record),
+/// [`is_idle`](Self::is_idle)) is asked by who holds a lane ([`Lanes::wait_for_holders`]).
 pub trait Events {
     /// Makes an event.
     fn create(&self) -> Option<usize>;
@@ -136,7 +137,7 @@ pub trait Events {
     fn is_done(&self, event: usize) -> bool;
     /// The time between two events.
     fn elapsed(&self, from: usize, to: usize) -> Elapsed;
-    /// Whether nothing is under way in a stream.
+    /// Whether nothing is under way in a stream. `false` also where that cannot be asked now, as for [`record`](Self::record).
     fn is_idle(&self, stream: Stream) -> bool;
     /// Whether what is launched into a stream is captured into a graph.
     fn is_captured(&self, stream: Stream) -> bool;

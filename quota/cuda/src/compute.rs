@@ -11,7 +11,7 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use fgpu_quota_core::limiter::{Elapsed, Events, Grant, Host, Lane, Lanes, Stream as Where};
 use fgpu_quota_core::process::Process;
@@ -53,11 +53,40 @@ fn handle(stream: Where) -> Stream {
 
 /// Whether a capture was ever begun in this process. How many there are now would be hard to tell: they end with streams and contexts, too.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
+/// Threads that are about to begin a capture.
+static BEGINNING: AtomicU32 = AtomicU32::new(0);
 
-/// The beginning of a capture.
+/// The beginning of a capture. What would break it is asked by who holds a lane and has looked into [`BEGINNING`] since: either the lane is seen
+/// to be held here, or the beginning there.
 pub(crate) fn capture(call: impl FnOnce() -> Result) -> Result {
     CAPTURES.store(true, Ordering::SeqCst);
-    call()
+    BEGINNING.fetch_add(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    if let Some(lanes) = Process::registered().and_then(Process::known_lanes) {
+        lanes.wait_for_holders(&System);
+    }
+    let result = call();
+    BEGINNING.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
+/// Asks the driver what would break a capture in that stream, or any capture if it is the legacy one; `false` while there is such
+/// a capture, or one begins. For who holds a lane.
+#[inline]
+fn uncaptured(stream: Where, ask: impl FnOnce() -> bool) -> bool {
+    BEGINNING.load(Ordering::SeqCst) == 0 && !is_captured(stream) && ask()
+}
+
+#[inline]
+fn is_captured(stream: Where) -> bool {
+    if !CAPTURES.load(Ordering::Relaxed) {
+        return false;
+    }
+    // May be asked in every mode. The legacy stream answers with an error where a record would break somebody's capture.
+    let mut status: c_int = 0;
+    // SAFETY: a stream that the application launched into, and has not ended; the driver writes the status.
+    let result = unsafe { real::cuStreamIsCapturing(handle(stream), &raw mut status) };
+    result != SUCCESS || status != 0
 }
 
 struct System;
@@ -122,10 +151,8 @@ impl Events for Driver {
 
     fn record(&self, event: usize, stream: Where) -> bool {
         self.relax();
-        // Asked last of all: another thread may begin a capture at any time, and a record in its stream, or in the legacy one, breaks it.
-        !self.is_captured(stream)
-            // SAFETY: our event; a stream that the application launched into, and has not ended.
-            && unsafe { real::cuEventRecord(event as Object, handle(stream)) == SUCCESS }
+        // SAFETY: our event; a stream that the application launched into, and has not ended.
+        uncaptured(stream, || unsafe { real::cuEventRecord(event as Object, handle(stream)) == SUCCESS })
     }
 
     fn is_done(&self, event: usize) -> bool {
@@ -149,19 +176,12 @@ impl Events for Driver {
     fn is_idle(&self, stream: Where) -> bool {
         self.relax();
         // SAFETY: as in `record`.
-        unsafe { real::cuStreamQuery(handle(stream)) != NOT_READY }
+        uncaptured(stream, || unsafe { real::cuStreamQuery(handle(stream)) != NOT_READY })
     }
 
     #[inline]
     fn is_captured(&self, stream: Where) -> bool {
-        if !CAPTURES.load(Ordering::Relaxed) {
-            return false;
-        }
-        // May be asked in every mode. The legacy stream answers with an error where a record would break somebody's capture.
-        let mut status: c_int = 0;
-        // SAFETY: as in `record`; the driver writes the status.
-        let result = unsafe { real::cuStreamIsCapturing(handle(stream), &raw mut status) };
-        result != SUCCESS || status != 0
+        is_captured(stream)
     }
 }
 

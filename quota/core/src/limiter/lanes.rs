@@ -1,13 +1,13 @@
 //! The lanes of a process: one for each context in which something was launched.
 
 use core::iter::successors;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
 use fgpu_wire::MAX_GPUS;
 use fgpu_wire::ledger::Compute;
 use fgpu_wire::turns::Turn;
 
-use super::{Grant, Host, Lane};
+use super::{Grant, Host, Lane, PATIENCE};
 use crate::mutex::Mutex;
 use crate::process::{self, Process};
 use crate::turns;
@@ -92,7 +92,19 @@ impl Lanes {
         of.gpu.store(gpu as u32, Ordering::Relaxed);
         of.context.store(context, Ordering::Release);
         block.used.fetch_max(index as u32 + 1, Ordering::AcqRel);
+        // Who holds it from now on is found by `wait_for_holders`, or finds what that one's caller changed.
+        fence(Ordering::SeqCst);
         Some((&of.lane, gpu))
+    }
+
+    /// Waits until all that was being asked of the driver by who holds a lane is answered: microseconds, and [`PATIENCE`] at most. Who holds
+    /// one afterwards sees what the caller changed before, if that was followed by a sequentially consistent fence.
+    pub fn wait_for_holders(&self, host: &impl Host) {
+        let until = host.now().saturating_add(PATIENCE);
+        for block in successors(Some(&self.first), |block| block.next()) {
+            let used = (block.used.load(Ordering::Acquire) as usize).min(LANES);
+            block.lanes[..used].iter().for_each(|of| of.lane.wait_for_holder(until, host));
+        }
     }
 
     /// A context has ended.

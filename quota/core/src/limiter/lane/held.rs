@@ -30,7 +30,8 @@ impl Held<'_> {
 impl Lane {
     /// The state, unless somebody has it. No thread's address is 0.
     pub(in crate::limiter) fn hold(&self, host: &impl Host) -> Option<Held<'_>> {
-        let free = self.lock.compare_exchange(0, host.thread(), Ordering::Acquire, Ordering::Relaxed);
+        // In the order of all such operations: what the holder looks at next, in the driver's half, another thread changed before it looked here.
+        let free = self.lock.compare_exchange(0, host.thread(), Ordering::SeqCst, Ordering::Relaxed);
         // Not `then_some`: one that was made in vain would give back what another thread holds.
         free.is_ok().then(|| Held(self))
     }
@@ -51,24 +52,53 @@ impl Lane {
             nap = (nap * 2).min(SHORT);
         }
     }
+
+    /// Waits until nobody has the state, but for this thread; until `until` at most, for one that was stopped with it.
+    pub(in crate::limiter) fn wait_for_holder(&self, until: u64, host: &impl Host) {
+        let mut nap = BRIEF;
+        loop {
+            let holder = self.lock.load(Ordering::SeqCst);
+            if holder == 0 || holder == host.thread() || host.now() >= until {
+                return;
+            }
+            host.sleep(nap);
+            nap = (nap * 2).min(SHORT);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Lane;
+    use core::cell::{Cell, RefCell};
+
+    use super::{Held, Lane};
     use crate::limiter::Host;
 
-    struct Thread(usize);
+    /// A thread in whose sleeps another one gives back what it holds.
+    struct Thread<'a> {
+        address: usize,
+        other: RefCell<Option<Held<'a>>>,
+        now: Cell<u64>,
+    }
 
-    impl Host for Thread {
+    impl Thread<'_> {
+        fn new(address: usize) -> Self {
+            Self { address, other: RefCell::new(None), now: Cell::new(0) }
+        }
+    }
+
+    impl Host for Thread<'_> {
         fn now(&self) -> u64 {
-            0
+            self.now.get()
         }
 
-        fn sleep(&self, _: u64) {}
+        fn sleep(&self, nanoseconds: u64) {
+            self.other.take();
+            self.now.set(self.now.get() + nanoseconds);
+        }
 
         fn thread(&self) -> usize {
-            self.0
+            self.address
         }
 
         fn lives(&self, _: usize) -> bool {
@@ -76,13 +106,37 @@ mod tests {
         }
     }
 
+    fn lane() -> Box<Lane> {
+        // SAFETY: zeros are the beginning of a lane.
+        unsafe { Box::new_zeroed().assume_init() }
+    }
+
     #[test]
     fn who_finds_the_state_held_does_not_give_it_back() {
-        // SAFETY: zeros are the beginning of a lane.
-        let lane = unsafe { Box::<Lane>::new_zeroed().assume_init() };
-        let held = lane.hold(&Thread(8)).expect("free");
-        assert!(lane.hold(&Thread(16)).is_none() && lane.hold(&Thread(24)).is_none());
+        let lane = lane();
+        let held = lane.hold(&Thread::new(8)).expect("free");
+        assert!(lane.hold(&Thread::new(16)).is_none() && lane.hold(&Thread::new(24)).is_none());
         drop(held);
-        assert!(lane.hold(&Thread(16)).is_some());
+        assert!(lane.hold(&Thread::new(16)).is_some());
+    }
+
+    #[test]
+    fn the_holder_is_waited_for_but_not_for_ever_and_nobody_waits_for_itself() {
+        let lane = lane();
+        let waiting = Thread::new(8);
+        waiting.other.replace(lane.hold(&Thread::new(16)));
+        lane.wait_for_holder(1_000_000, &waiting);
+        assert!(waiting.other.borrow().is_none() && (1..1_000_000).contains(&waiting.now()));
+
+        let waiting = Thread::new(8);
+        let stopped = lane.hold(&Thread::new(16));
+        lane.wait_for_holder(1_000_000, &waiting);
+        assert!(stopped.is_some() && waiting.now() >= 1_000_000);
+
+        drop(stopped);
+        let waiting = Thread::new(8);
+        let own = lane.hold(&waiting);
+        lane.wait_for_holder(1_000_000, &waiting);
+        assert!(own.is_some() && waiting.now() == 0);
     }
 }

@@ -181,8 +181,7 @@ impl Lane {
         let unmarked = launches.saturating_sub(self.covered.load(Ordering::Relaxed));
         self.marked_at.store(now, Ordering::Relaxed);
         let mut recorded = false;
-        // Asked, a stream that is captured, or the legacy one while a stream is that it waits for, ends the capture.
-        let has_ended = |stream| why == Why::Late && !events.is_captured(stream) && events.is_idle(stream);
+        let has_ended = |stream| why == Why::Late && events.is_idle(stream);
         let mut mark = |state: &mut State, stream: Stream| {
             if !has_ended(stream) {
                 recorded |= state.record(launches, stream, events);
