@@ -227,11 +227,7 @@ impl Lane {
         host: &impl Host,
         events: &impl Events,
     ) {
-        if self.is_unmarked(host)
-            && let Some(grant) = grant()
-        {
-            self.mark_now(host.now(), &grant, Why::Due, host, events);
-        }
+        self.mark_before(Why::Due, grant, host, events);
     }
 
     /// Likewise before a wait for the GPU, after which comes [`after_wait`](Self::after_wait).
@@ -242,10 +238,21 @@ impl Lane {
         host: &impl Host,
         events: &impl Events,
     ) {
+        self.mark_before(Why::Awaited, grant, host, events);
+    }
+
+    #[inline]
+    fn mark_before<'a>(
+        &self,
+        why: Why,
+        grant: impl FnOnce() -> Option<Grant<'a>>,
+        host: &impl Host,
+        events: &impl Events,
+    ) {
         if self.is_unmarked(host)
             && let Some(grant) = grant()
         {
-            self.mark_now(host.now(), &grant, Why::Awaited, host, events);
+            self.mark_now(host.now(), &grant, why, host, events);
         }
     }
 
