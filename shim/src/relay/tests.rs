@@ -60,6 +60,14 @@ impl Bench {
         Self { folder, stock, relay: std::thread::spawn(move || relay.serve()) }
     }
 
+    /// One with a client: also the control connection, the client, and its pair's connection as the stock shim sees it.
+    fn with_client(engine: &str) -> (Self, UnixStream, UnixStream, UnixStream) {
+        let bench = Self::new(engine);
+        let control = bench.stock.recv().unwrap();
+        let (client, stock) = bench.client();
+        (bench, control, client, stock)
+    }
+
     fn at(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -68,6 +76,16 @@ impl Bench {
     fn client(&self) -> (UnixStream, UnixStream) {
         let client = UnixStream::connect(address::front_of(&self.at("stock"))).unwrap();
         (client, self.stock.recv().unwrap())
+    }
+
+    /// Has the client create `c1`, whose first process is `pid`.
+    fn create(&self, client: &UnixStream, pid: u32) {
+        let sent = create(1, "c1", &self.bundle("c1"));
+        send(client, &sent);
+        let call = self.stock.recv().unwrap();
+        assert_eq!(read_frame(&call), sent);
+        send(&call, &created(1, pid));
+        assert_eq!(read_frame(client), created(1, pid));
     }
 
     /// A bundle that mentions fgpu.
@@ -225,9 +243,7 @@ fn frames_go_through_untouched_in_pairs() {
 
 #[test]
 fn big_frames_go_through_in_both_directions_at_once() {
-    let bench = Bench::new("exit 1");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) = Bench::with_client("exit 1");
     // As large as ttrpc allows, larger, and a Create that is too large to be one.
     let up: Vec<Vec<u8>> = [4 << 20, 6 << 20]
         .map(|size| frame(MessageHeader::new_data(1, 0), &vec![0x5a; size]))
@@ -246,9 +262,7 @@ fn big_frames_go_through_in_both_directions_at_once() {
 
 #[test]
 fn a_client_that_says_no_more_is_no_end() {
-    let bench = Bench::new("exit 1");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) = Bench::with_client("exit 1");
     send(&client, &state(1, "a"));
     client.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(rest(&stock), state(1, "a"), "the half close arrives behind the request");
@@ -277,16 +291,9 @@ fn a_container_without_the_word_is_the_stock_shims_alone() {
 
 #[test]
 fn a_grant_lives_from_create_to_delete() {
-    let bench = Bench::new(GRANT);
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
-    let sent = create(1, "c1", &bench.bundle("c1"));
-    send(&client, &sent);
-    let call = bench.stock.recv().unwrap();
-    assert_eq!(read_frame(&call), sent);
+    let (bench, control, client, stock) = Bench::with_client(GRANT);
     let mut init = init();
-    send(&call, &created(1, init.id()));
-    assert_eq!(read_frame(&client), created(1, init.id()));
+    bench.create(&client, init.id());
     wait_until(|| bench.jobs().len() == 2);
 
     send(&client, &delete(3, "c1"));
@@ -308,15 +315,10 @@ fn a_grant_lives_from_create_to_delete() {
 
 #[test]
 fn an_answer_that_is_held_holds_up_no_other() {
-    let bench = Bench::new(&format!("{GRANT}; [ $action != fgpu-release ] || read line <${{0%/*}}/go"));
-    let control = bench.stock.recv().unwrap();
+    let (bench, control, client, stock) =
+        Bench::with_client(&format!("{GRANT}; [ $action != fgpu-release ] || read line <${{0%/*}}/go"));
     nix::unistd::mkfifo(&bench.at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let (client, stock) = bench.client();
-    send(&client, &create(1, "c1", &bench.bundle("c1")));
-    let call = bench.stock.recv().unwrap();
-    read_frame(&call);
-    send(&call, &created(1, std::process::id()));
-    read_frame(&client);
+    bench.create(&client, std::process::id());
 
     for request in [state(3, "c1"), delete(5, "c1"), state(7, "c1")] {
         send(&client, &request);
@@ -342,14 +344,9 @@ fn an_answer_that_is_held_holds_up_no_other() {
 
 #[test]
 fn an_answer_that_never_comes_leaves_nothing_behind() {
-    let bench = Bench::new(GRANT);
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
-    send(&client, &create(1, "c1", &bench.bundle("c1")));
-    let call = bench.stock.recv().unwrap();
+    let (bench, control, client, stock) = Bench::with_client(GRANT);
     let mut init = init();
-    send(&call, &created(1, init.id()));
-    read_frame(&client);
+    bench.create(&client, init.id());
     send(&client, &delete(3, "c1"));
     read_frame(&stock);
     // The stock shim closes this connection in the middle of its answer; it goes on living.
@@ -367,10 +364,9 @@ fn an_answer_that_never_comes_leaves_nothing_behind() {
 
 #[test]
 fn a_reservation_counts_from_its_result_on() {
-    let bench = Bench::new(&format!("{GRANT}; [ $action = fgpu-release ] || read line <${{0%/*}}/go"));
-    let control = bench.stock.recv().unwrap();
+    let (bench, control, client, stock) =
+        Bench::with_client(&format!("{GRANT}; [ $action = fgpu-release ] || read line <${{0%/*}}/go"));
     nix::unistd::mkfifo(&bench.at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let (client, stock) = bench.client();
     let sent = create(1, "c1", &bench.bundle("c1"));
     send(&client, &sent);
     let call = bench.stock.recv().unwrap();
@@ -384,9 +380,8 @@ fn a_reservation_counts_from_its_result_on() {
 
 #[test]
 fn a_refusal_never_reaches_the_stock_shim() {
-    let bench = Bench::new("echo failed no-capacity fgpu: no-capacity: 100% taken");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) =
+        Bench::with_client("echo failed no-capacity fgpu: no-capacity: 100% taken");
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     let expected = (1, Code::RESOURCE_EXHAUSTED, "fgpu: no-capacity: 100% taken".to_owned());
     assert_eq!(error_of(&read_frame(&client)), expected);
@@ -398,9 +393,7 @@ fn a_refusal_never_reaches_the_stock_shim() {
 
 #[test]
 fn a_reservation_that_dies_gives_back_what_it_may_have() {
-    let bench = Bench::new("[ $action = fgpu-release ] || kill -9 $$");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) = Bench::with_client("[ $action = fgpu-release ] || kill -9 $$");
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     let (stream, code, message) = error_of(&read_frame(&client));
     assert_eq!((stream, code), (1, Code::INTERNAL));
@@ -411,9 +404,7 @@ fn a_reservation_that_dies_gives_back_what_it_may_have() {
 /// What became of the container is not known then: its share stays until the stock shim has ended.
 #[test]
 fn an_answer_that_is_none_is_not_waited_for() {
-    let bench = Bench::new(GRANT);
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) = Bench::with_client(GRANT);
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     let call = bench.stock.recv().unwrap();
     read_frame(&call);
@@ -427,10 +418,8 @@ fn an_answer_that_is_none_is_not_waited_for() {
 #[test]
 fn other_requests_pass_a_reservation_that_waits() {
     let gate = "case $action in fgpu-prepare) read x <${0%/*}/gate; echo granted 0123456789abcdef0123456789abcdef;; esac";
-    let bench = Bench::new(gate);
+    let (bench, control, client, stock) = Bench::with_client(gate);
     nix::unistd::mkfifo(&bench.at("gate"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
     let sent = create(1, "c1", &bench.bundle("c1"));
     send(&client, &sent);
     send(&client, &state(3, "c2"));
@@ -454,9 +443,8 @@ fn other_requests_pass_a_reservation_that_waits() {
 
 #[test]
 fn a_container_deleted_while_it_waits_is_never_created() {
-    let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) =
+        Bench::with_client("case $action in fgpu-prepare) exec sleep 1000;; esac");
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     send(&client, &delete(3, "c1"));
     assert_eq!(read_frame(&stock), delete(3, "c1"));
@@ -472,9 +460,8 @@ fn a_container_deleted_while_it_waits_is_never_created() {
 /// The stock shim has never heard of the first, and would make the container without its share.
 #[test]
 fn a_second_create_does_not_pass_the_one_that_waits() {
-    let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) =
+        Bench::with_client("case $action in fgpu-prepare) exec sleep 1000;; esac");
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     send(&client, &create(3, "c1", &bench.bundle("c1")));
     send(&client, &state(5, "c1"));
@@ -490,9 +477,8 @@ fn a_second_create_does_not_pass_the_one_that_waits() {
 
 #[test]
 fn a_client_that_is_gone_waits_for_nothing() {
-    let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) =
+        Bench::with_client("case $action in fgpu-prepare) exec sleep 1000;; esac");
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     send(&client, &state(3, "c1"));
     assert_eq!(read_frame(&stock), state(3, "c1"));
@@ -505,9 +491,8 @@ fn a_client_that_is_gone_waits_for_nothing() {
 
 #[test]
 fn a_client_that_is_gone_before_its_answer_leaves_nothing_behind() {
-    let bench = Bench::new("echo $$ >$0.pid; case $action in fgpu-prepare) exec sleep 1000;; esac");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) =
+        Bench::with_client("echo $$ >$0.pid; case $action in fgpu-prepare) exec sleep 1000;; esac");
     let (other, other_stock) = bench.client();
     send(&client, &create(1, "c1", &bench.bundle("c1")));
     wait_until(|| bench.at("engine.pid").exists());
@@ -528,9 +513,8 @@ fn a_client_that_is_gone_before_its_answer_leaves_nothing_behind() {
 
 #[test]
 fn a_create_is_refused_when_its_time_is_up() {
-    let bench = Bench::new("case $action in fgpu-prepare) exec sleep 1000;; esac");
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
+    let (bench, control, client, stock) =
+        Bench::with_client("case $action in fgpu-prepare) exec sleep 1000;; esac");
     let bundle = bench.bundle("c1").to_str().unwrap().to_owned();
     let create = CreateTaskRequest { id: "c1".into(), bundle, ..Default::default() };
     let request = Request {
@@ -547,16 +531,11 @@ fn a_create_is_refused_when_its_time_is_up() {
 
 #[test]
 fn the_end_of_the_last_process_is_the_end_of_the_grant() {
-    let bench = Bench::new(GRANT);
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
-    send(&client, &create(1, "c1", &bench.bundle("c1")));
-    let call = bench.stock.recv().unwrap();
+    let (bench, control, client, stock) = Bench::with_client(GRANT);
     let mut init = init();
     let cgroup = cgroup_of(init.id());
     std::fs::write(&cgroup, "").unwrap();
-    send(&call, &created(1, init.id()));
-    read_frame(&client);
+    bench.create(&client, init.id());
     wait_until(|| bench.jobs().len() == 2);
     init.kill().unwrap();
     init.wait().unwrap();
@@ -573,16 +552,11 @@ fn the_end_of_the_last_process_is_the_end_of_the_grant() {
 
 #[test]
 fn a_grant_outlives_the_stock_shim_as_long_as_its_container() {
-    let bench = Bench::new(GRANT);
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
-    send(&client, &create(1, "c1", &bench.bundle("c1")));
-    let call = bench.stock.recv().unwrap();
+    let (bench, control, client, stock) = Bench::with_client(GRANT);
     let mut init = init();
-    send(&call, &created(1, init.id()));
-    read_frame(&client);
+    bench.create(&client, init.id());
     let socket = address::front_of(&bench.at("stock"));
-    drop((control, stock, call));
+    drop((control, stock));
     assert_eq!(rest(&client), b"", "nobody is kept waiting");
     wait_until(|| !socket.exists() && bench.jobs().len() == 2);
     assert!(!bench.relay.is_finished());
@@ -595,14 +569,8 @@ fn a_grant_outlives_the_stock_shim_as_long_as_its_container() {
 
 #[test]
 fn a_restored_container_is_watched_from_its_start() {
-    let bench = Bench::new(GRANT);
-    let control = bench.stock.recv().unwrap();
-    let (client, stock) = bench.client();
-    send(&client, &create(1, "c1", &bench.bundle("c1")));
-    let call = bench.stock.recv().unwrap();
-    read_frame(&call);
-    send(&call, &created(1, 0));
-    assert_eq!(read_frame(&client), created(1, 0));
+    let (bench, control, client, stock) = Bench::with_client(GRANT);
+    bench.create(&client, 0);
     let start = StartRequest { id: "c1".into(), ..Default::default() };
     let start = request(3, "Start", start.write_to_bytes().unwrap());
     send(&client, &start);
