@@ -3,6 +3,7 @@
 //! Two ways of doing the same thing are timed in turns in one run; what is added is the median over the rounds of the
 //! difference within a round, so that what else the machine does meets both, with its 95% interval: a `docker run` takes
 //! ten milliseconds more or less from one to the next. Run by `tests/lab/bench`; prints one Markdown table row per figure.
+//! `fgpu-bench docker [ROUNDS]` measures a `docker run` alone, beside one under the stock runtime with as many files mounted by `-v`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 200;
 const DOCKER_ROUNDS: usize = 400;
+/// What a container of ours has mounted more than another, files most of it.
+const MOUNTS: usize = 12;
 /// The argument with which this program is a hook.
 const TIMED: &str = "--time-hook";
 const TIMES: &str = "/tmp/fgpu-bench-times";
@@ -19,6 +22,10 @@ fn main() {
         return time_hook();
     }
     println!("| figure | without | with | added | limit |\n|---|---|---|---|---|");
+    if std::env::args().nth(1).as_deref() == Some("docker") {
+        let rounds = std::env::args().nth(2).map(|text| text.parse().expect("a number of rounds"));
+        return docker_run(rounds.unwrap_or(DOCKER_ROUNDS), true);
+    }
     for (real, limit) in [("crun", "3 ms"), ("runc", "5 ms")] {
         if works(real) {
             create(real, limit);
@@ -34,7 +41,7 @@ fn main() {
         }
     }
     run("/lab/simulate", &[]).unwrap_or_else(|error| panic!("simulate: {error}"));
-    docker_run();
+    docker_run(DOCKER_ROUNDS, false);
     resident();
 }
 
@@ -110,25 +117,31 @@ fn time_hook() {
     file.and_then(|mut file| writeln!(file, "{time}")).expect("the time can be written");
 }
 
-fn docker_run() {
-    let (mut without, mut with) = (Vec::new(), Vec::new());
-    for round in 0..DOCKER_ROUNDS {
-        // What one container leaves to be cleaned up meets the next one: each way comes first as often.
-        let mut ways = [("runc", &mut without), ("fgpu", &mut with)];
-        ways.rotate_left(round % 2);
-        for (runtime, times) in ways {
-            let start = Instant::now();
+fn docker_run(rounds: usize, beside_mounts: bool) {
+    let mounts = (0..MOUNTS).map(|number| format!("--volume=/bin/busybox:/mounted/{number}:ro"));
+    let mounts: Vec<String> = mounts.collect();
+    let mut ways = vec![vec!["--runtime=runc"], vec!["--runtime=fgpu", "--annotation=fgpu/fraction=0.25"]];
+    if beside_mounts {
+        ways.push([vec!["--runtime=runc"], mounts.iter().map(String::as_str).collect()].concat());
+    }
+    let mut times = vec![Vec::new(); ways.len()];
+    for round in 0..rounds {
+        for number in 0..ways.len() {
+            // What one container leaves to be cleaned up meets the next one: each way comes first, and after each other one, as often.
+            let forth = (round + number) % ways.len();
+            let number = if round / ways.len() % 2 == 0 { forth } else { ways.len() - 1 - forth };
             // Without a network of its own: dockerd's hook for one is two fifths of the time and tells nothing here.
-            let mut words = vec!["run", "--rm", "--network", "host", "--runtime", runtime];
-            if runtime == "fgpu" {
-                words.extend(["--annotation", "fgpu/fraction=0.25"]);
-            }
-            words.extend(["busybox", "true"]);
+            let words =
+                [&["run", "--rm", "--network=host"], &ways[number][..], &["busybox", "true"]].concat();
+            let start = Instant::now();
             run("docker", &words).unwrap_or_else(|error| panic!("docker: {error}"));
-            times.push(start.elapsed());
+            times[number].push(start.elapsed());
         }
     }
-    row("docker run --rm", without, with, "5 ms");
+    let figures = [("docker run --rm", "5 ms"), ("docker run --rm, runc and twelve -v", "")];
+    for (with, (figure, limit)) in times[1..].iter().zip(figures) {
+        row(figure, times[0].clone(), with.clone(), limit);
+    }
 }
 
 /// Resident memory of the relay that stands beside one running container.
@@ -228,12 +241,28 @@ fn row(figure: &str, without: Vec<Duration>, with: Vec<Duration>, limit: &str) {
     let signed = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
     let rounds = without.iter().zip(&with);
     let added: Vec<_> = rounds.map(|(without, with)| signed(*with) - signed(*without)).collect();
+    let (mean, about) = trimmed(added.clone());
     let [least, added, most] = middle(added).map(|nanoseconds| nanoseconds as f64 / 1e6);
     let milliseconds = |times| median::<Duration>(times).as_secs_f64() * 1e3;
     let (without, with) = (milliseconds(without), milliseconds(with));
     println!(
-        "| {figure} | {without:.2} ms | {with:.2} ms | {added:.2} ms ({least:.2} to {most:.2}) | {limit} |"
+        "| {figure} | {without:.2} ms | {with:.2} ms | {added:.2} ms ({least:.2} to {most:.2}), {mean:.2} ± {about:.2} | {limit} |"
     );
+}
+
+/// The mean without the outermost twentieths, milliseconds, and half of its 95% interval (from the winsorised variance, as for Yuen's
+/// test).
+fn trimmed(mut values: Vec<i64>) -> (f64, f64) {
+    values.sort_unstable();
+    let (count, cut) = (values.len(), values.len() / 20);
+    let kept: Vec<f64> = values[cut..count - cut].iter().map(|&value| value as f64 / 1e6).collect();
+    let mean = kept.iter().sum::<f64>() / kept.len() as f64;
+    let ends = kept.first().into_iter().chain(kept.last()).flat_map(|end| std::iter::repeat_n(end, cut));
+    let winsorised: Vec<f64> = ends.chain(&kept).copied().collect();
+    let middle = winsorised.iter().sum::<f64>() / count as f64;
+    let squares: f64 = winsorised.iter().map(|value| (value - middle).powi(2)).sum();
+    let error = (squares / (count - 1).max(1) as f64).sqrt() * (count as f64).sqrt() / kept.len() as f64;
+    (mean, 1.96 * error)
 }
 
 /// The median between the ends of its 95% interval: how many of n values lie below the true median is binomial, n/2 with a
