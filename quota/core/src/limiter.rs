@@ -126,8 +126,8 @@ pub trait Host {
     fn lives(&self, place: usize) -> bool;
 }
 
-/// What the limiter asks of the driver, in the current context. An event is a number that is not 0. What can break a capture ([`record`](Self::record),
-/// [`is_idle`](Self::is_idle)) is asked by who holds a lane ([`Lanes::wait_for_holders`]).
+/// What the limiter asks of the driver, in the current context. An event is a number that is not 0. What can break a capture
+/// ([`record`](Self::record), [`is_idle`](Self::is_idle)) is asked by who holds a lane and has found none beginning since.
 pub trait Events {
     /// Makes an event.
     fn create(&self) -> Option<usize>;
@@ -141,6 +141,9 @@ pub trait Events {
     fn is_idle(&self, stream: Stream) -> bool;
     /// Whether what is launched into a stream is captured into a graph.
     fn is_captured(&self, stream: Stream) -> bool;
+    /// Whether a capture is about to begin, in whatever stream; who begins it waits for the lanes' holders then
+    /// ([`Lanes::wait_for_holders`]). In one order with the lanes' locks (sequentially consistent).
+    fn is_capture_beginning(&self) -> bool;
 }
 
 /// What the driver says of the time between two events.

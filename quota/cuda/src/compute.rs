@@ -56,8 +56,7 @@ static CAPTURES: AtomicBool = AtomicBool::new(false);
 /// Threads that are about to begin a capture.
 static BEGINNING: AtomicU32 = AtomicU32::new(0);
 
-/// The beginning of a capture. What would break it is asked by who holds a lane and has looked into [`BEGINNING`] since: either the lane is seen
-/// to be held here, or the beginning there.
+/// The beginning of a capture, which what we ask of the driver meanwhile could break.
 pub(crate) fn capture(call: impl FnOnce() -> Result) -> Result {
     CAPTURES.store(true, Ordering::SeqCst);
     BEGINNING.fetch_add(1, Ordering::SeqCst);
@@ -68,25 +67,6 @@ pub(crate) fn capture(call: impl FnOnce() -> Result) -> Result {
     let result = call();
     BEGINNING.fetch_sub(1, Ordering::SeqCst);
     result
-}
-
-/// Asks the driver what would break a capture in that stream, or any capture if it is the legacy one; `false` while there is such
-/// a capture, or one begins. For who holds a lane.
-#[inline]
-fn uncaptured(stream: Where, ask: impl FnOnce() -> bool) -> bool {
-    BEGINNING.load(Ordering::SeqCst) == 0 && !is_captured(stream) && ask()
-}
-
-#[inline]
-fn is_captured(stream: Where) -> bool {
-    if !CAPTURES.load(Ordering::Relaxed) {
-        return false;
-    }
-    // May be asked in every mode. The legacy stream answers with an error where a record would break somebody's capture.
-    let mut status: c_int = 0;
-    // SAFETY: a stream that the application launched into, and has not ended; the driver writes the status.
-    let result = unsafe { real::cuStreamIsCapturing(handle(stream), &raw mut status) };
-    result != SUCCESS || status != 0
 }
 
 struct System;
@@ -152,7 +132,8 @@ impl Events for Driver {
     fn record(&self, event: usize, stream: Where) -> bool {
         self.relax();
         // SAFETY: our event; a stream that the application launched into, and has not ended.
-        uncaptured(stream, || unsafe { real::cuEventRecord(event as Object, handle(stream)) == SUCCESS })
+        !self.is_captured(stream)
+            && unsafe { real::cuEventRecord(event as Object, handle(stream)) == SUCCESS }
     }
 
     fn is_done(&self, event: usize) -> bool {
@@ -176,12 +157,24 @@ impl Events for Driver {
     fn is_idle(&self, stream: Where) -> bool {
         self.relax();
         // SAFETY: as in `record`.
-        uncaptured(stream, || unsafe { real::cuStreamQuery(handle(stream)) != NOT_READY })
+        !self.is_captured(stream) && unsafe { real::cuStreamQuery(handle(stream)) != NOT_READY }
     }
 
     #[inline]
     fn is_captured(&self, stream: Where) -> bool {
-        is_captured(stream)
+        if !CAPTURES.load(Ordering::Relaxed) {
+            return false;
+        }
+        // May be asked in every mode. The legacy stream answers with an error where a record would break somebody's capture.
+        let mut status: c_int = 0;
+        // SAFETY: as in `record`; the driver writes the status.
+        let result = unsafe { real::cuStreamIsCapturing(handle(stream), &raw mut status) };
+        result != SUCCESS || status != 0
+    }
+
+    #[inline]
+    fn is_capture_beginning(&self) -> bool {
+        BEGINNING.load(Ordering::SeqCst) != 0
     }
 }
 

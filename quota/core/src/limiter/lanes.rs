@@ -92,13 +92,14 @@ impl Lanes {
         of.gpu.store(gpu as u32, Ordering::Relaxed);
         of.context.store(context, Ordering::Release);
         block.used.fetch_max(index as u32 + 1, Ordering::AcqRel);
-        // Who holds it from now on is found by `wait_for_holders`, or finds what that one's caller changed.
+        // Who holds it from now on is found by `wait_for_holders`, or finds a capture beginning.
         fence(Ordering::SeqCst);
         Some((&of.lane, gpu))
     }
 
-    /// Waits until all that was being asked of the driver by who holds a lane is answered: microseconds, and [`PATIENCE`] at most. Who holds
-    /// one afterwards sees what the caller changed before, if that was followed by a sequentially consistent fence.
+    /// Before a capture begins: waits until all that was being asked of the driver by who holds a lane is answered: microseconds, and [`PATIENCE`]
+    /// at most. Who holds one afterwards finds that one begins ([`Events::is_capture_beginning`](super::Events)): the caller has made that so, and
+    /// then a sequentially consistent fence.
     pub fn wait_for_holders(&self, host: &impl Host) {
         let until = host.now().saturating_add(PATIENCE);
         for block in successors(Some(&self.first), |block| block.next()) {

@@ -181,9 +181,10 @@ impl Lane {
         let unmarked = launches.saturating_sub(self.covered.load(Ordering::Relaxed));
         self.marked_at.store(now, Ordering::Relaxed);
         let mut recorded = false;
+        let may_ask = held.may_ask(host, events);
         let has_ended = |stream| why == Why::Late && events.is_idle(stream);
         let mut mark = |state: &mut State, stream: Stream| {
-            if !has_ended(stream) {
+            if may_ask && !has_ended(stream) {
                 recorded |= state.record(launches, stream, events);
             }
         };

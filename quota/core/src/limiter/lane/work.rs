@@ -73,7 +73,7 @@ impl Lane {
         let Some(held) = self.hold_soon(now, host) else { return false };
         let state = held.state();
         // A capture may have begun while the launch waited to be let go.
-        if self.is_at_work() || events.is_captured(stream) {
+        if self.is_at_work() || !held.may_ask(host, events) || events.is_captured(stream) {
             return false;
         }
         if state.start == 0 {

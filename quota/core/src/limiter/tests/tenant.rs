@@ -208,6 +208,10 @@ impl Events for Thread {
     fn is_captured(&self, _: Stream) -> bool {
         false
     }
+
+    fn is_capture_beginning(&self) -> bool {
+        false
+    }
 }
 
 impl Thread {
