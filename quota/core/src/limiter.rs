@@ -73,6 +73,8 @@
 //! kernel tells whose container has ended. What a process keeps for itself is guarded by a lock that names its holder: a
 //! thread that finds it taken does without, or waits for at most [`PATIENCE`] where only it can do what is to be done, and never for
 //! itself: a signal handler or a profiler's callback may launch in the middle of it.
+//!
+//! A capture that begins waits for who holds such a lock, too, and a holder for it (`lane/held.rs`): a record in the legacy stream would break it.
 
 mod lane;
 mod lanes;
