@@ -43,17 +43,19 @@ impl Held<'_> {
     fn wait(&self, host: &impl Host, events: &impl Events) -> bool {
         let until = host.now().saturating_add(BEGINNING);
         let holder = self.0.lock.load(Ordering::Relaxed);
-        while events.is_capture_beginning() {
+        loop {
             self.0.lock.store(holder | WAITS, Ordering::SeqCst);
             while events.is_capture_beginning() && host.now() < until {
                 host.sleep(BRIEF);
             }
             self.0.lock.store(holder, Ordering::SeqCst);
+            if !events.is_capture_beginning() {
+                return true;
+            }
             if host.now() >= until {
                 return false;
             }
         }
-        true
     }
 }
 
@@ -110,6 +112,8 @@ mod tests {
         address: usize,
         meanwhile: RefCell<Box<dyn FnMut() + 'a>>,
         now: Cell<u64>,
+        /// So much later than it wants does it wake up.
+        late: u64,
     }
 
     impl<'a> Thread<'a> {
@@ -118,7 +122,7 @@ mod tests {
         }
 
         fn beside(address: usize, other: impl FnMut() + 'a) -> Self {
-            Self { address, meanwhile: RefCell::new(Box::new(other)), now: Cell::new(0) }
+            Self { address, meanwhile: RefCell::new(Box::new(other)), now: Cell::new(0), late: 0 }
         }
     }
 
@@ -129,7 +133,7 @@ mod tests {
 
         fn sleep(&self, nanoseconds: u64) {
             (self.meanwhile.borrow_mut())();
-            self.now.set(self.now.get() + nanoseconds);
+            self.now.set(self.now.get() + nanoseconds + self.late);
         }
 
         fn thread(&self) -> usize {
@@ -242,5 +246,13 @@ mod tests {
         let holder = Thread::new(16);
         let held = lane.hold(&holder).expect("free");
         assert!(!held.may_ask(&holder, &captures) && (BEGINNING..2 * BEGINNING).contains(&holder.now()));
+    }
+
+    #[test]
+    fn who_slept_for_too_long_may_ask_if_no_capture_begins_any_more() {
+        let (lane, captures) = (lane(), Captures::default());
+        captures.0.set(1);
+        let holder = Thread { late: 2 * BEGINNING, ..Thread::beside(16, || captures.0.set(0)) };
+        assert!(lane.hold(&holder).expect("free").may_ask(&holder, &captures));
     }
 }
