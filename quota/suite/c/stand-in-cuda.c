@@ -100,18 +100,32 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 int cuModuleLoadData(void **module, const void *image) { *module = (void *)0x100; return 0; }
 int cuModuleGetFunction(void **function, void *module, const char *name) { *function = (void *)0x200; return 0; }
 int cuCtxSynchronize(void) { return 0; }
-int cuStreamBeginCapture_v2(void *stream, int mode) { return 0; }
-int cuStreamEndCapture(void *stream, void **graph) { return 0; }
+
+// One capture at a time, of a stream that the legacy one waits for: what is asked of that one then breaks it.
+static _Atomic int capturing, broken;
+static void (*meanwhile)(void);
+int cuStreamBeginCapture_v2(void *stream, int mode) { capturing = 1; return 0; }
+int cuStreamEndCapture(void *stream, void **graph) { capturing = 0; return 0; }
+static void ask(void *stream) { if ((long)stream <= 1 && capturing) broken++; }
+int fakeBroken(void) { return broken; }
+// Called after a question whether a stream is captured, before it has its answer.
+void fakeMeanwhile(void (*call)(void)) { meanwhile = call; }
 
 // How often each of these was called, by one thread at a time.
 static u64 calls[7];
 u64 fakeCalls(int which) { return calls[which]; }
 int cuEventCreate(void **event, unsigned flags) { static long last; calls[0]++; *event = (void *)(last += 16); return 0; }
-int cuEventRecord(void *event, void *stream) { calls[1]++; return 0; }
+int cuEventRecord(void *event, void *stream) { calls[1]++, ask(stream); return 0; }
 int cuEventQuery(void *event) { calls[2]++; return 0; }
 int cuEventElapsedTime(float *milliseconds, void *from, void *to) { calls[3]++; *milliseconds = 1e-5; return 0; }
-int cuStreamQuery(void *stream) { calls[4]++; return 0; }
-int cuStreamIsCapturing(void *stream, int *status) { calls[5]++; *status = 0; return 0; }
+int cuStreamQuery(void *stream) { calls[4]++, ask(stream); return 0; }
+int cuStreamIsCapturing(void *stream, int *status) {
+    int result = (long)stream <= 1 && capturing ? 906 : 0; // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+    calls[5]++;
+    *status = 0;
+    if (meanwhile) meanwhile();
+    return result;
+}
 int cuThreadExchangeStreamCaptureMode(int *mode) {
     static __thread int now;
     int before = now;

@@ -78,6 +78,14 @@ fn captures_are_not_disturbed_and_cost_nothing() {
     assert!(charged >= all / 100 * 90, "{charged} of {all}");
 }
 
+/// A record in the legacy stream breaks it, and so does a question whether that is idle.
+#[test]
+fn a_capture_may_begin_after_we_asked_whether_there_is_one() {
+    let container = Container::new(&[share(COMPUTE_CAP, 900_000)]);
+    let program = container.program("meanwhile", &["libcuda.so.1"], &[]);
+    assert_eq!(container.run(&program, &[]), "meanwhile ok\n");
+}
+
 /// Each of them takes time, the more so on a GPU.
 #[test]
 fn a_launch_that_is_waited_for_takes_few_calls_of_the_driver() {
