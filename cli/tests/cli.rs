@@ -32,7 +32,7 @@ impl Node {
         fs::create_dir(node.root()).unwrap();
         let log = node.folder.path().join("log");
         let text = format!(
-            "state-dir = {:?}\nlog-dir = {log:?}\n[driver]\nroot = {:?}\n",
+            "state-dir = {:?}\nlog-dir = {log:?}\nlibrary-dir = {log:?}\n[driver]\nroot = {:?}\n",
             node.state(),
             node.root()
         );

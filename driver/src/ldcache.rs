@@ -31,16 +31,43 @@ pub struct Entry<'a> {
     pub path: &'a str,
 }
 
+/// The paths that a cache has for these names, each with its name: compared as bytes, so that a large cache of names that nobody
+/// asked for costs little. `None` if the file is no such cache.
+pub fn paths<'a>(cache: &'a [u8], names: &[&'static str]) -> Option<Vec<(&'static str, &'a [u8])>> {
+    let (new, table) = table(cache)?;
+    let mut found = Vec::new();
+    for entry in table {
+        let text = |at| {
+            let rest = new.get(usize::try_from(number(entry, at)?).ok()?..)?;
+            Some(&rest[..rest.iter().take(MAX_STRING).position(|byte| *byte == 0)?])
+        };
+        let begins = |name: &&&'static str| {
+            let rest =
+                number(entry, 4).and_then(|at| new.get(usize::try_from(at).ok()?..)).unwrap_or_default();
+            rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+        };
+        if let Some(name) = names.iter().find(begins) {
+            found.extend(text(8).map(|path| (*name, path)));
+        }
+    }
+    Some(found)
+}
+
 /// The entries of a cache in the machine's own byte order, those that are out of bounds or not UTF-8 left out.
 /// Entries of other architectures (32-bit libraries) are among them. `None` if it is no such cache.
 pub fn entries(cache: &[u8]) -> Option<impl Iterator<Item = Entry<'_>>> {
-    let new = new_part(cache)?;
-    let count = usize::try_from(number(new, NEW_MAGIC.len())?).ok()?;
-    // zip of what there is and what is claimed: a false count reads nothing beyond the end.
-    let table = new.get(NEW_HEADER..)?.chunks_exact(NEW_ENTRY).take(count);
+    let (new, table) = table(cache)?;
     Some(table.filter_map(move |entry| {
         Some(Entry { name: string(new, number(entry, 4)?)?, path: string(new, number(entry, 8)?)? })
     }))
+}
+
+/// The new part, and its entries.
+fn table(cache: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]>)> {
+    let new = new_part(cache)?;
+    let count = usize::try_from(number(new, NEW_MAGIC.len())?).ok()?;
+    // Of what there is and what is claimed the fewer: a false count reads nothing beyond the end.
+    Some((new, new.get(NEW_HEADER..)?.chunks_exact(NEW_ENTRY).take(count)))
 }
 
 /// The part that starts with the new magic: the whole file, or what follows the old part.
@@ -81,6 +108,23 @@ mod tests {
     #[test]
     fn reads_what_was_written() {
         assert_eq!(names(&ld_cache(&LIBRARIES)), Some(LIBRARIES.to_vec()));
+    }
+
+    #[test]
+    fn finds_the_paths_of_names_whatever_bytes_they_are() {
+        let mut cache = ld_cache(&[
+            LIBRARIES[0],
+            LIBRARIES[1],
+            ("libcuda.so.1", "/opt/X/libcuda.so.1"),
+            ("libcuda.so.12", "/no"),
+        ]);
+        let at = cache.windows(2).position(|window| window == b"X/").unwrap();
+        cache[at] = 0xff;
+        let found = paths(&cache, &["libcuda.so.1", "libm.so.6"]).unwrap();
+        let expected: [(&str, &[u8]); 2] =
+            [("libcuda.so.1", b"/usr/lib/nvidia/libcuda.so.1"), ("libcuda.so.1", b"/opt/\xff/libcuda.so.1")];
+        assert_eq!(found, expected);
+        assert_eq!(paths(b"ld.so-1.7.0 and no more", &["libcuda.so.1"]), None);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// `log-dir`: where the record of grants is kept.
     pub log_dir: PathBuf,
+    /// `library-dir`: where this boot's copies of the quota libraries are. Programs are mapped from there.
+    pub library_dir: PathBuf,
     /// `runtimes`: the real OCI runtimes, names or paths, in order of preference.
     pub runtimes: Vec<PathBuf>,
     /// `[driver] root`: where the driver's user-space files are (`/run/nvidia/driver` for a driver container).
@@ -65,6 +67,7 @@ impl Default for Config {
             allow_none: false,
             state_dir: PathBuf::from("/run/fgpu"),
             log_dir: PathBuf::from("/var/log/fgpu"),
+            library_dir: PathBuf::from("/var/lib/fgpu"),
             runtimes: vec![PathBuf::from("runc"), PathBuf::from("crun")],
             driver_root: PathBuf::from("/"),
             driver_extra: Vec::new(),
@@ -136,6 +139,7 @@ impl Config {
             allow_none: file.allow_none,
             state_dir: absolute("state-dir", file.state_dir)?.unwrap_or(defaults.state_dir),
             log_dir: absolute("log-dir", file.log_dir)?.unwrap_or(defaults.log_dir),
+            library_dir: absolute("library-dir", file.library_dir)?.unwrap_or(defaults.library_dir),
             runtimes: match file.runtimes {
                 None => defaults.runtimes,
                 Some(list) if list.is_empty() => return Err("runtimes must name at least one".into()),
@@ -211,6 +215,7 @@ struct File {
     allow_none: bool,
     state_dir: Option<PathBuf>,
     log_dir: Option<PathBuf>,
+    library_dir: Option<PathBuf>,
     runtimes: Option<Vec<PathBuf>>,
     driver: Driver,
     quota: Quota,
@@ -266,6 +271,7 @@ mod tests {
             allow-none = true
             state-dir = "/var/lib/fgpu"
             log-dir = "/srv/log"
+            library-dir = "/srv/lib"
             runtimes = ["/opt/runc"]
             [driver]
             root = "/run/nvidia/driver"
@@ -286,6 +292,7 @@ mod tests {
         assert_eq!(config.defaults().aliases, config.aliases);
         assert_eq!(config.state_dir, Path::new("/var/lib/fgpu"));
         assert_eq!(config.log_dir, Path::new("/srv/log"));
+        assert_eq!(config.library_dir, Path::new("/srv/lib"));
         assert_eq!(config.runtimes, [PathBuf::from("/opt/runc")]);
         assert_eq!(config.driver_root, Path::new("/run/nvidia/driver"));
         assert_eq!(config.driver_extra, [PathBuf::from("/run/thing")]);
@@ -310,6 +317,7 @@ mod tests {
             ("wait-max = \"soon\"", "wait-max"),
             ("state-dir = \"run/fgpu\"", "absolute"),
             ("log-dir = \"log\"", "absolute"),
+            ("library-dir = \"lib\"", "absolute"),
             ("runtimes = []", "at least one"),
             ("aliases = [\"runai\"]", "kai, hami, volcano, backend.ai"),
             ("aliases = \"kai\"", "line 1: aliases = \"kai\": invalid type"),

@@ -1,6 +1,15 @@
-//! The two files of a grant, `limits` and `ledger`, in `<state>/containers/<nonce>/`, and the one of the node,
+//! The folder of a grant, `<state>/containers/<nonce>/`, which is the container's `/run/fgpu`, and the file of the node,
 //! `<state>/shared/turns`.
 //!
+//! ```text
+//! limits            what the quota libraries enforce
+//! ledger            what the container's processes hold; mounted over itself, writable
+//! turns             empty: the node's is mounted over it
+//! driver-…/cuda     empty: the real libcuda is mounted over it (the name: fgpu_wire::Seal)
+//! driver-…/nvml     empty: the real NVML is mounted over it
+//! ```
+//!
+//! The folder is mounted as a whole and read-only, so nobody in the container can put something else in the place of a file.
 //! Every user of a container must be able to write the ledger and the turns, so their modes let anybody. What keeps the
 //! node's own users from them are the folders, which only root may enter; into a container the files are mounted.
 
@@ -12,14 +21,31 @@ use std::path::{Path, PathBuf};
 
 use fgpu_allocator::cut_overgrown;
 use fgpu_spec::{Code, Compute, Error, Grant, Inventory};
-use fgpu_wire::{ledger, limits};
+use fgpu_wire::{FOLDER_PATH, Seal, ledger, limits};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use rustix::io::Errno;
 
-/// Makes the folder and both files. What is half made when this fails goes with the lease: releasing a lease
+/// Makes the folder and what is in it, with places for the real libraries where the quota libraries of this `seal` look for them. What is half made when this fails goes with the lease: releasing a lease
 /// removes its folder.
-pub(crate) fn create(directory: &Path, grant: &Grant, inventory: &Inventory) -> Result<(), Error> {
+pub(crate) fn create(
+    directory: &Path,
+    grant: &Grant,
+    inventory: &Inventory,
+    seal: &Seal,
+) -> Result<(), Error> {
     folder(directory)?;
+    let driver = seal.to_string();
+    let libraries =
+        directory.join(driver.strip_prefix(FOLDER_PATH).unwrap_or(&driver).trim_start_matches('/'));
+    folder(&libraries)?;
+    // The container's users look into both, whatever the umask is. Users of the node stop at the folder above.
+    for open in [directory, &libraries] {
+        std::fs::set_permissions(open, Permissions::from_mode(0o755))
+            .map_err(|error| Error::io("change the mode of", open, &error))?;
+    }
+    write(directory, "turns", 0o644, b"", 0)?;
+    write(&libraries, "cuda", 0o644, b"", 0)?;
+    write(&libraries, "nvml", 0o644, b"", 0)?;
     let gpus = grant.gpus.iter().map(|gpu| limit_of(grant, gpu, inventory)).collect::<Result<Vec<_>, _>>()?;
     let mut page = limits::encode(&grant.nonce.0, &gpus);
     for (number, gpu) in grant.gpus.iter().enumerate() {
@@ -79,7 +105,11 @@ fn write(directory: &Path, name: &str, mode: u32, start: &[u8], size: u64) -> Re
         file.set_permissions(Permissions::from_mode(mode))
     };
     // Another container may have filled the file system by what it can write there.
-    let again = |error: std::io::Error| match directory.ancestors().nth(2) {
+    let again = |error: std::io::Error| match directory
+        .ancestors()
+        .find(|above| above.ends_with("containers"))
+        .and_then(Path::parent)
+    {
         Some(state_dir) if error.kind() == ErrorKind::StorageFull && cut_overgrown(state_dir) => {
             match std::fs::remove_file(&path) {
                 // It was not even made.

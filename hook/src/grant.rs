@@ -15,7 +15,7 @@ use crate::driver_step::{self, SetUp};
 use crate::layers::Layers;
 use crate::layout::Layout;
 use crate::wait::{self, Ask};
-use crate::{container_files, give_back, plan, programs};
+use crate::{container_files, give_back, plan, programs, sealed};
 
 /// What the container asks for, if anything. A pause container asks for nothing, whatever its pod asks for.
 ///
@@ -132,7 +132,7 @@ fn is_short(error: &Error) -> bool {
 }
 
 impl Granted {
-    /// Makes the grant's files and the plan for an image with these layers.
+    /// Makes the grant's files and the plan for an image with these layers and a process with this environment.
     ///
     /// # Errors
     /// A file cannot be made, or the node lacks what the container needs. What is half made goes with the lease.
@@ -141,18 +141,26 @@ impl Granted {
         config: &Config,
         store: &Store,
         layers: Option<&Layers>,
+        env: &[String],
     ) -> Result<Plan, Error> {
-        let files = store.container_dir(&self.lease.grant.nonce);
-        match self.lease.grant.tier {
-            Tier::None => {}
-            // No limits, but a trace of the grant that a lost allocator file leaves.
-            Tier::Mig => container_files::folder(&files)?,
-            Tier::Driver | Tier::Quota => {
-                container_files::create(&files, &self.lease.grant, &self.inventory)?;
-                container_files::create_turns(&config.state_dir)?;
+        let grant = &self.lease.grant;
+        let files = store.container_dir(&grant.nonce);
+        let sealed = match grant.tier {
+            Tier::None => None,
+            Tier::Mig => {
+                // No limits, but a trace of the grant that a lost allocator file leaves.
+                container_files::folder(&files)?;
+                None
             }
-        }
-        plan::plan(config, &self.inventory, &self.lease.grant, &Layout::read(layers), &files, self.insists)
+            Tier::Driver | Tier::Quota => {
+                let sealed = sealed::libraries(&config.library_dir, &config.state_dir)?;
+                container_files::create(&files, grant, &self.inventory, &sealed.seal)?;
+                container_files::create_turns(&config.state_dir)?;
+                Some(sealed)
+            }
+        };
+        let layout = Layout::read(layers, env)?;
+        plan::plan(config, &self.inventory, grant, &layout, &files, sealed.as_ref(), self.insists)
     }
 
     /// Gives the lease back because of `error`, which is returned with what went wrong with that, too.

@@ -2,8 +2,11 @@
 //!
 //! On `Create` containerd hands over the root as mounts that nobody has mounted yet. What we want to know of an
 //! image is little (its library directory, which other libcuda it knows), so it is read from the layers' own
-//! directories instead of mounting anything. Every component of a path is opened with `O_NOFOLLOW`: a link in
-//! an image leads nowhere, neither out of the layer nor within it.
+//! directories instead of mounting anything. Every component of a path is opened with `O_NOFOLLOW`, and a link is resolved
+//! here, within the layers: it leads nowhere else.
+//!
+//! An upper layer hides what the lower ones have at the same path (a whiteout, or another kind of file), as in overlayfs. That a
+//! directory may be opaque is not looked at: then we see files that the container does not have, and cover them for nothing.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
-use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 
 /// A mount of the root file system as containerd's `CreateTaskRequest.rootfs` describes it.
@@ -54,44 +57,105 @@ impl Layers {
         layers.filter(|layers| !layers.is_empty()).map(Self)
     }
 
-    /// Whether any layer has something at `path`.
+    /// Whether there is something at `path`, be it a link that leads nowhere.
     pub(crate) fn has(&self, path: &str) -> bool {
-        self.0.iter().any(|layer| {
-            walk(layer, path).is_some_and(|(parent, name)| {
-                fstatat(parent.as_ref().unwrap_or(layer), name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
-            })
-        })
+        matches!(self.walk(path, false), Some(Walked { end, .. }) if !matches!(end, End::Missing))
     }
 
-    /// The first `limit` bytes of the uppermost layer's regular file at `path`.
+    /// The first `limit` bytes of the regular file at `path`.
     pub(crate) fn read(&self, path: &str, limit: u64) -> Option<Vec<u8>> {
-        self.0.iter().find_map(|layer| {
-            let (parent, name) = walk(layer, path)?;
-            let parent = parent.as_ref().unwrap_or(layer);
-            // A FIFO, a device or a socket of the image is not even opened.
-            let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-            if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFREG {
-                return None;
-            }
-            let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-            let file = File::from(openat(parent, name, flags, Mode::empty()).ok()?);
-            let mut bytes = Vec::new();
-            // Whoever swapped the file for a FIFO in between gets an empty read, not a hang: O_NONBLOCK.
-            file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-            file.take(limit).read_to_end(&mut bytes).ok()?;
-            Some(bytes)
-        })
+        let Walked { end: End::File(file), .. } = self.walk(path, true)? else { return None };
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&file.folder, file.name.as_str(), flags, Mode::empty()).ok()?);
+        let mut bytes = Vec::new();
+        // Whoever swapped the file for a FIFO in between gets an empty read, not a hang: O_NONBLOCK.
+        file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        file.take(limit).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
     }
 
-    /// The names in a directory over all layers, at most `limit` of them.
-    pub(crate) fn list(&self, path: &str, limit: usize) -> Vec<String> {
+    /// The folder at `path`.
+    pub(crate) fn folder(&self, path: &str) -> Option<Folder> {
+        match self.walk(path, true)? {
+            Walked { path, end: End::Folder(layers) } => Some(Folder { path, layers }),
+            _ => None,
+        }
+    }
+
+    /// Where `path` leads, without a link in it: the path of what is there, or would be if somebody made it. `None` for a
+    /// loop of links, and for what lies below a file or above what is not there.
+    pub(crate) fn canonical(&self, path: &str) -> Option<String> {
+        Some(self.walk(path, true)?.path)
+    }
+
+    /// Goes along `path`; a link at its end is followed if `follow` says so.
+    fn walk(&self, path: &str, follow: bool) -> Option<Walked> {
+        let root = || -> Option<Vec<OwnedFd>> { self.0.iter().map(|layer| layer.try_clone().ok()).collect() };
+        // The folders from the root to here, with their names.
+        let mut stack: Vec<(String, Vec<OwnedFd>)> = vec![(String::new(), root()?)];
+        let mut pending: Vec<String> = parts(path);
+        let mut links = 0;
+        while let Some(name) = pending.pop() {
+            if name == ".." {
+                stack.truncate(stack.len().saturating_sub(1).max(1));
+                continue;
+            }
+            let (_, here) = stack.last()?;
+            let end = look(here, &name);
+            if let (End::Link, true) = (&end, follow || !pending.is_empty()) {
+                links += 1;
+                let target = here.iter().find_map(|layer| readlinkat(layer, name.as_str()).ok())?;
+                let target = target.to_str().filter(|_| links <= MOST_LINKS)?;
+                if target.starts_with('/') {
+                    stack.truncate(1);
+                }
+                pending.extend(parts(target));
+                continue;
+            }
+            match (end, pending.is_empty()) {
+                (End::Folder(layers), false) => stack.push((name, layers)),
+                // Whoever mounts there makes it, with nothing in it.
+                (End::Missing, false) => stack.push((name, Vec::new())),
+                (_, false) => return None,
+                (end, true) => {
+                    stack.push((name, Vec::new()));
+                    return Some(Walked { path: path_of(&stack), end });
+                }
+            }
+        }
+        let path = path_of(&stack);
+        Some(Walked { path, end: End::Folder(stack.pop()?.1) })
+    }
+}
+
+/// A folder of a root, without a link in its path.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    /// Absolute in the root.
+    pub(crate) path: String,
+    layers: Vec<OwnedFd>,
+}
+
+impl Folder {
+    /// Whether there is a file or a link of this name, or something else that is no folder.
+    pub(crate) fn has_file(&self, name: &str) -> bool {
+        matches!(look(&self.layers, name), End::File(_) | End::Link | End::Other)
+    }
+
+    /// The folder of this name in it. A link is no folder here.
+    pub(crate) fn folder(&self, name: &str) -> Option<Self> {
+        match look(&self.layers, name) {
+            End::Folder(layers) => Some(Self { path: format!("{}/{name}", self.path), layers }),
+            _ => None,
+        }
+    }
+
+    /// The names in it, over all layers, at most `limit` of them.
+    pub(crate) fn names(&self, limit: usize) -> Vec<String> {
         // A set: a hostile image has as many layers as there may be, and other names in each of them.
         let mut names = BTreeSet::new();
-        for layer in &self.0 {
-            let Some(directory) = walk(layer, &format!("{path}/.")).and_then(|(parent, _)| parent) else {
-                continue;
-            };
-            let Ok(directory) = Dir::openat(&directory, ".", READ_DIRECTORY, Mode::empty()) else { continue };
+        for layer in &self.layers {
+            let Ok(directory) = Dir::openat(layer, ".", READ_DIRECTORY, Mode::empty()) else { continue };
             for entry in directory.into_iter().take(limit).flatten() {
                 let Ok(name) = entry.file_name().to_str() else { continue };
                 if name != "." && name != ".." {
@@ -103,30 +167,77 @@ impl Layers {
     }
 }
 
+/// Where a path has led.
+struct Walked {
+    path: String,
+    end: End,
+}
+
+/// What is at the end of a path.
+enum End {
+    Missing,
+    Folder(Vec<OwnedFd>),
+    Link,
+    /// A regular file.
+    File(Place),
+    /// A FIFO, a device, a socket: nothing that is opened.
+    Other,
+}
+
+/// A file, by the folder that it is in.
+struct Place {
+    folder: OwnedFd,
+    name: String,
+}
+
+/// As many links are followed as the kernel follows (`MAXSYMLINKS`).
+const MOST_LINKS: usize = 40;
+const FOLDER: OFlag =
+    OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// What the uppermost of these folders that knows `name` has there.
+fn look(layers: &[OwnedFd], name: &str) -> End {
+    let mut folders = Vec::new();
+    for layer in layers {
+        let Ok(stat) = fstatat(layer, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
+        if kind == SFlag::S_IFDIR {
+            folders.extend(openat(layer, name, FOLDER, Mode::empty()));
+            continue;
+        }
+        // A file or a whiteout (a character device 0:0) hides what is below it, and not what is above.
+        if !folders.is_empty() {
+            break;
+        }
+        return match kind {
+            SFlag::S_IFLNK => End::Link,
+            SFlag::S_IFCHR if stat.st_rdev == 0 => End::Missing,
+            SFlag::S_IFREG => match layer.try_clone() {
+                Ok(folder) => End::File(Place { folder, name: name.to_owned() }),
+                Err(_) => End::Missing,
+            },
+            _ => End::Other,
+        };
+    }
+    if folders.is_empty() { End::Missing } else { End::Folder(folders) }
+}
+
+/// The path of the folders from the root on.
+fn path_of(stack: &[(String, Vec<OwnedFd>)]) -> String {
+    let names: Vec<&str> = stack.iter().skip(1).map(|(name, _)| name.as_str()).collect();
+    format!("/{}", names.join("/"))
+}
+
+/// The components of a path, the first one last.
+fn parts(path: &str) -> Vec<String> {
+    path.rsplit('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()
+}
+
 const READ_DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC).union(OFlag::O_NOFOLLOW);
 
 fn open_layer(path: &Path) -> Option<OwnedFd> {
     open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok()
-}
-
-/// Opens the parent of the last component, one component at a time and through no link. The parent is `None`
-/// where it is the layer itself.
-fn walk<'a>(layer: &OwnedFd, path: &'a str) -> Option<(Option<OwnedFd>, &'a str)> {
-    let mut components = path.split('/').filter(|part| !part.is_empty()).peekable();
-    let mut parent: Option<OwnedFd> = None;
-    while let Some(name) = components.next() {
-        if components.peek().is_none() {
-            return Some((parent, name));
-        }
-        if name == ".." {
-            return None;
-        }
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let next = openat(parent.as_ref().unwrap_or(layer), name, flags, Mode::empty()).ok()?;
-        parent = Some(next);
-    }
-    None
 }
 
 /// `upperdir` and then `lowerdir`s, as the kernel's overlayfs.rst orders them. A colon in a name is escaped
@@ -165,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_upper_layer_wins_and_a_link_leads_nowhere() {
+    fn the_upper_layer_wins_and_no_link_leads_out() {
         let root = tempfile::tempdir().unwrap();
         let (upper, lower) = (root.path().join("u"), root.path().join("l:1"));
         for layer in [&upper, &lower] {
@@ -189,8 +300,68 @@ mod tests {
         assert_eq!(layers.read("out/passwd", 100), None);
         assert_eq!(layers.read("etc/../../passwd", 100), None);
         assert!(layers.has("etc/low") && layers.has("etc/link") && !layers.has("out/passwd"));
-        assert_eq!(layers.list("etc", 10), ["both", "link", "low"]);
-        assert!(layers.list("out", 10).is_empty());
+        let names = |path: &str| layers.folder(path).map(|folder| folder.names(10)).unwrap_or_default();
+        assert_eq!(names("etc"), ["both", "link", "low"]);
+        // Within the image it leads where it would in the container.
+        assert_eq!(names("out"), ["both", "link", "low"]);
+    }
+
+    #[test]
+    fn links_lead_where_they_would_in_the_container() {
+        let root = tempfile::tempdir().unwrap();
+        let (upper, lower) = (root.path().join("u"), root.path().join("l"));
+        for folder in
+            [upper.join("opt"), lower.join("usr/lib/deep"), lower.join("opt/hidden"), lower.join("opt/gone")]
+        {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(lower.join("usr/lib/deep/file"), "found").unwrap();
+        std::fs::write(upper.join("opt/hidden"), "a file over a folder").unwrap();
+        for (target, link) in [
+            ("usr/lib", "lib"),
+            ("/lib/deep", "absolute"),
+            ("../usr/../lib/./deep", "opt/up"),
+            ("../../../../usr", "opt/far"),
+            ("loop", "loop"),
+            ("/nowhere/at/all", "dangling"),
+            ("deep/file", "usr/lib/name"),
+        ] {
+            std::fs::create_dir_all(upper.join(link).parent().unwrap()).unwrap();
+            symlink(target, upper.join(link)).unwrap();
+        }
+        nix::sys::stat::mknod(&upper.join("opt/gone"), SFlag::S_IFCHR, Mode::empty(), 0).unwrap();
+        let layers = Layers::of_mounts(&overlay(&[
+            &format!("upperdir={}", upper.display()),
+            &format!("lowerdir={}", lower.display()),
+        ]));
+        let layers = layers.unwrap();
+        for path in ["lib/deep/file", "absolute/file", "opt/up/file", "opt/far/lib/name", "/usr/lib/name"] {
+            assert_eq!(layers.canonical(path).as_deref(), Some("/usr/lib/deep/file"), "{path}");
+            assert_eq!(layers.read(path, 10).as_deref(), Some(&b"found"[..]), "{path}");
+        }
+        for (path, canonical) in [
+            ("dangling", Some("/nowhere/at/all")),
+            ("dangling/x", Some("/nowhere/at/all/x")),
+            ("dangling/../x", Some("/nowhere/at/x")),
+            ("loop", None),
+            ("opt/hidden/x", None),
+            ("opt/gone/x", Some("/opt/gone/x")),
+            ("lib", Some("/usr/lib")),
+            ("/", Some("/")),
+            ("..", Some("/")),
+        ] {
+            assert_eq!(layers.canonical(path).as_deref(), canonical, "{path}");
+        }
+        assert!(
+            layers.has("loop")
+                && layers.has("dangling")
+                && !layers.has("opt/gone")
+                && layers.has("opt/hidden")
+        );
+        assert!(layers.folder("opt/hidden").is_none() && layers.folder("opt/gone").is_none());
+        let library = layers.folder("lib").unwrap();
+        assert!(library.has_file("name") && !library.has_file("deep") && !library.has_file("none"));
+        assert_eq!(library.folder("deep").unwrap().path, "/usr/lib/deep");
     }
 
     #[test]

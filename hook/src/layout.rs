@@ -1,151 +1,232 @@
-//! Where an image keeps its libraries, and which other driver libraries it would rather load.
+//! Where an image keeps its libraries, and which other driver libraries its loader would rather load.
+//!
+//! A loader takes the first of: LD_LIBRARY_PATH, the ld.so.cache, its default folders; in each folder the `glibc-hwcaps` and the
+//! older hwcaps folders before the folder itself (glibc's ld.so(8)); musl has a file of paths. Whatever of these leads to a libcuda or
+//! an NVML of the image's own must end at ours, so ours is bound over it. Besides, some images keep such a copy where a
+//! program or an entry point finds it later (forward compatibility); those places are known by name ([`places`]).
+//!
+//! The whole root is not searched, and what a program looks for by itself is not known: docs/tiers.md says how far this goes.
 
-use crate::layers::Layers;
+#[cfg(target_arch = "x86_64")]
+macro_rules! triplet {
+    () => {
+        "x86_64-linux-gnu"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! triplet {
+    () => {
+        "aarch64-linux-gnu"
+    };
+}
+
+mod places;
+
+use std::collections::BTreeSet;
+
+use fgpu_driver::ldcache;
+use fgpu_spec::{Code, Error, shown};
+
+use crate::layers::{Folder, Layers};
 
 /// The largest ld.so.cache that is read, bytes. A full desktop's has about 300 kB.
 const CACHE_LIMIT: u64 = 4 << 20;
-/// More foreign copies than this are not covered; an image has one or two.
-const MOST_FOREIGN: usize = 16;
+/// The largest of the short text files of a loader, bytes.
+const TEXT_LIMIT: u64 = 64 << 10;
+/// More foreign copies than this are refused; an image has one or two. Each is a mount.
+const MOST_FOREIGN: usize = 32;
+/// As many folders of LD_LIBRARY_PATH are looked into.
+const MOST_FOLDERS: usize = 64;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) const TRIPLET: &str = "/usr/lib/x86_64-linux-gnu";
-#[cfg(target_arch = "aarch64")]
-pub(crate) const TRIPLET: &str = "/usr/lib/aarch64-linux-gnu";
+pub(crate) const TRIPLET: &str = concat!("/usr/lib/", triplet!());
 const LIB64: &str = "/usr/lib64";
 
+/// The names by which a loader is asked for the driver's libraries.
+const NAMES: [&str; 4] = ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"];
+
 /// What is known of an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Layout {
     /// The directories in which its loader looks without an ld.so.cache. Both where the image is unknown.
     pub(crate) library_directories: Vec<&'static str>,
-    /// Absolute paths of other copies of `libcuda.so.1` that its loader would find first: `cuda-compat`.
+    /// Absolute paths of other copies of libcuda that its loader would find, without a link in them.
     pub(crate) foreign_cuda: Vec<String>,
-    /// The same for `libnvidia-ml.so.1`.
+    /// The same for NVML.
     pub(crate) foreign_nvml: Vec<String>,
 }
 
 impl Layout {
-    /// Reads the layout from the image's layers.
-    pub(crate) fn read(layers: Option<&Layers>) -> Self {
+    /// Reads the layout from the image's layers; `env` is the environment that the container starts with.
+    ///
+    /// # Errors
+    /// [`Code::Denied`] where the image leads its loader to a driver library over which ours cannot be mounted.
+    pub(crate) fn read(layers: Option<&Layers>, env: &[String]) -> Result<Self, Error> {
         let Some(layers) = layers else {
-            return Self {
-                library_directories: vec![TRIPLET, LIB64],
-                foreign_cuda: Vec::new(),
-                foreign_nvml: Vec::new(),
-            };
+            return Ok(Self { library_directories: vec![TRIPLET, LIB64], ..Self::default() });
         };
         let debian = layers.has(TRIPLET) || layers.has("etc/debian_version");
         let directory = if debian { TRIPLET } else { LIB64 };
-        let mut layout =
-            Self { library_directories: vec![directory], foreign_cuda: Vec::new(), foreign_nvml: Vec::new() };
-        if let Some(cache) = layers.read("etc/ld.so.cache", CACHE_LIMIT) {
-            for entry in fgpu_driver::ldcache::entries(&cache).into_iter().flatten() {
-                match entry.name {
-                    "libcuda.so.1" | "libcuda.so" => layout.add_foreign(entry.path.into(), true),
-                    "libnvidia-ml.so.1" | "libnvidia-ml.so" => layout.add_foreign(entry.path.into(), false),
-                    _ => {}
-                }
+        let layout = Self { library_directories: vec![directory], ..Self::default() };
+        let mut search = Search { layers, layout, seen: BTreeSet::new() };
+        search.cache()?;
+        search.preloaded(env)?;
+        for folder in library_path(env).take(MOST_FOLDERS) {
+            search.folder(layers.folder(&folder), "LD_LIBRARY_PATH")?;
+        }
+        for folder in search.musl_path().into_iter().chain(places::DEFAULT.map(str::to_owned)) {
+            search.folder(layers.folder(&folder), &folder)?;
+        }
+        for (folder, why) in places::known(layers) {
+            search.folder(Some(folder), &why)?;
+        }
+        Ok(search.layout)
+    }
+}
+
+/// The folders that LD_LIBRARY_PATH names. The last of several wins, as with execve(2)'s readers.
+fn library_path(env: &[String]) -> impl Iterator<Item = String> {
+    let value = env.iter().rev().find_map(|entry| entry.strip_prefix("LD_LIBRARY_PATH=")).unwrap_or_default();
+    value.split([':', ';']).filter(|folder| folder.starts_with('/')).map(str::to_owned)
+}
+
+struct Search<'a> {
+    layers: &'a Layers,
+    layout: Layout,
+    /// Folders that were looked into.
+    seen: BTreeSet<String>,
+}
+
+impl Search<'_> {
+    /// What the ld.so.cache has for our names.
+    fn cache(&mut self) -> Result<(), Error> {
+        const PATH: &str = "/etc/ld.so.cache";
+        let Some(cache) = self.layers.read(PATH, CACHE_LIMIT + 1) else { return Ok(()) };
+        if cache.len() as u64 > CACHE_LIMIT {
+            return Err(refused(PATH, "it is larger than 4 MiB and is not read"));
+        }
+        let Some(found) = ldcache::paths(&cache, &NAMES) else {
+            // The format before glibc 2.2, which a loader reads to this day and no ldconfig writes.
+            return match cache.starts_with(b"ld.so-1.7.0") {
+                true => Err(refused(PATH, "it is of a format that ldconfig has not written since glibc 2.2")),
+                false => Ok(()),
+            };
+        };
+        for (name, path) in found {
+            match str::from_utf8(path) {
+                Ok(path) => self.add(path, name, PATH)?,
+                Err(_) => return Err(refused(PATH, "it has a path for the driver that is not UTF-8")),
             }
         }
-        // CUDA images bring `cuda-compat` here and some point LD_LIBRARY_PATH at it.
-        for toolkit in layers.list("usr/local", 256).iter().filter(|name| name.starts_with("cuda")) {
-            let compat = format!("/usr/local/{toolkit}/compat");
-            for name in layers.list(&compat, 256) {
-                if name.starts_with("libcuda.so") {
-                    layout.add_foreign(format!("{compat}/{name}"), true);
-                }
-            }
-        }
-        layout
+        Ok(())
     }
 
-    /// Adds a path of the image's own to what our library is bound over. It becomes a mount *destination*, which
-    /// the runtime resolves inside the root; still, what does not look like a plain path of that library is left alone:
-    /// an image could name the place of its limits, or one that no runtime mounts on.
-    fn add_foreign(&mut self, path: String, cuda: bool) {
-        let Some((directory, name)) = path.rsplit_once('/') else { return };
-        let (list, library) = match cuda {
-            true => (&mut self.foreign_cuda, "libcuda.so"),
-            false => (&mut self.foreign_nvml, "libnvidia-ml.so"),
+    /// What is loaded before all else: ld.so.preload and LD_PRELOAD.
+    fn preloaded(&mut self, env: &[String]) -> Result<(), Error> {
+        const PATH: &str = "/etc/ld.so.preload";
+        let text = self.layers.read(PATH, TEXT_LIMIT).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let value = env.iter().rev().find_map(|entry| entry.strip_prefix("LD_PRELOAD=")).unwrap_or_default();
+        let split = |text: &'_ str| -> Vec<String> {
+            text.split(|c: char| c == ':' || c.is_whitespace()).map(str::to_owned).collect()
         };
-        let plain = directory.starts_with('/')
-            && path.len() < 1024
-            && path.bytes().all(|byte| byte.is_ascii_graphic())
-            && !directory.split('/').any(|part| part == "..")
-            && name.starts_with(library);
-        let usual = |known: &&str| directory == *known || Some(directory) == known.strip_prefix("/usr");
-        if plain
-            && list.len() < MOST_FOREIGN
-            && !list.contains(&path)
-            && !self.library_directories.iter().any(usual)
+        for (path, why) in split(&text)
+            .iter()
+            .map(|path| (path, PATH))
+            .chain(split(value).iter().map(|path| (path, "LD_PRELOAD")))
         {
-            list.push(path);
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let stem = NAMES.into_iter().find(|known| name.starts_with(known.trim_end_matches(".1")));
+            if let (Some(known), true) = (stem, path.starts_with('/')) {
+                self.add(path, known, why)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The folders of musl's loader.
+    fn musl_path(&self) -> Vec<String> {
+        let text = self.layers.read(&format!("/etc/ld-musl-{}.path", std::env::consts::ARCH), TEXT_LIMIT);
+        let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
+        text.split([':', '\n'])
+            .filter(|folder| folder.starts_with('/'))
+            .take(MOST_FOLDERS)
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// What a loader that looks into a folder finds there, if nobody has looked yet.
+    fn folder(&mut self, folder: Option<Folder>, why: &str) -> Result<(), Error> {
+        match folder {
+            Some(folder) if self.seen.insert(folder.path.clone()) => {
+                self.files(&folder, &places::HWCAPS, why)
+            }
+            _ => Ok(()),
         }
     }
+
+    /// The files of a folder, and of the hwcaps folders in it: each lies in those that come before it in the list, at most.
+    fn files(&mut self, folder: &Folder, hwcaps: &[&str], why: &str) -> Result<(), Error> {
+        for name in NAMES.iter().filter(|name| folder.has_file(name)) {
+            self.add(&format!("{}/{name}", folder.path), name, why)?;
+        }
+        for (index, name) in hwcaps.iter().enumerate() {
+            if let Some(inner) = folder.folder(name) {
+                self.files(&inner, &hwcaps[index + 1..], why)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the file to which a path of the image's own leads to what our library is bound over. It becomes a mount *destination*,
+    /// which the runtime resolves inside the root.
+    fn add(&mut self, path: &str, name: &str, why: &str) -> Result<(), Error> {
+        let (directory, file) = path.rsplit_once('/').unwrap_or_default();
+        // In its library directory the usual names are ours anyway.
+        let is_known = |path: String| self.layout.library_directories.iter().any(|known| path == *known);
+        if NAMES.contains(&file) && self.layers.canonical(directory).is_some_and(is_known) {
+            return Ok(());
+        }
+        // A loop, or something below a file: nobody loads it.
+        let Some(path) = self.layers.canonical(path) else { return Ok(()) };
+        let kernels = ["/proc", "/sys", "/dev", fgpu_wire::FOLDER_PATH];
+        if path.len() >= 1024 || path.bytes().any(|byte| byte.is_ascii_control()) {
+            return Err(refused(why, "it leads to a driver library whose path is no plain text"));
+        }
+        if kernels.iter().any(|kernels| path == *kernels || path.starts_with(&format!("{kernels}/"))) {
+            return Err(refused(
+                why,
+                &format!("it leads to {} for {name}, where nothing can be mounted", shown(&path)),
+            ));
+        }
+        let list = match name.starts_with("libcuda") {
+            true => &mut self.layout.foreign_cuda,
+            false => &mut self.layout.foreign_nvml,
+        };
+        if !list.contains(&path) {
+            if list.len() == MOST_FOREIGN {
+                return Err(refused(
+                    why,
+                    &format!(
+                        "the image has more than {MOST_FOREIGN} copies of {name}, {} among them",
+                        shown(&path)
+                    ),
+                ));
+            }
+            list.push(path);
+        }
+        Ok(())
+    }
+}
+
+/// The image would go around the limit.
+fn refused(what: &str, why: &str) -> Error {
+    let message = format!(
+        "{} in the container would have a driver library loaded that fgpu cannot limit: {why}; remove it, or ask for \
+         fgpu/isolation=mig",
+        shown(what)
+    );
+    Error::new(Code::Denied, message)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn image(files: &[&str]) -> (tempfile::TempDir, Layout) {
-        let root = tempfile::tempdir().unwrap();
-        for file in files {
-            let path = root.path().join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, "").unwrap();
-        }
-        let layout = Layout::read(Layers::of_directory(root.path()).as_ref());
-        (root, layout)
-    }
-
-    #[test]
-    fn a_debian_like_image_has_its_triplet_and_others_lib64() {
-        assert_eq!(image(&["etc/debian_version"]).1.library_directories, [TRIPLET]);
-        assert_eq!(image(&["etc/redhat-release"]).1.library_directories, [LIB64]);
-        assert_eq!(image(&[]).1.library_directories, [LIB64]);
-        assert_eq!(Layout::read(None).library_directories, [TRIPLET, LIB64]);
-    }
-
-    #[test]
-    fn cuda_compat_is_found() {
-        let (_root, layout) = image(&[
-            "etc/debian_version",
-            "usr/local/cuda-12.4/compat/libcuda.so.1",
-            "usr/local/cuda-12.4/compat/libcuda.so.550.54",
-            "usr/local/cuda-12.4/compat/libnvidia-nvvm.so.4",
-        ]);
-        assert_eq!(
-            layout.foreign_cuda,
-            ["/usr/local/cuda-12.4/compat/libcuda.so.1", "/usr/local/cuda-12.4/compat/libcuda.so.550.54"]
-        );
-    }
-
-    #[test]
-    fn only_plain_paths_outside_the_library_directory_are_foreign() {
-        let mut layout = image(&["etc/debian_version"]).1;
-        for path in [
-            format!("{TRIPLET}/libcuda.so.1"),
-            format!("{}/libcuda.so.1", &TRIPLET[4..]),
-            "relative/libcuda.so.1".into(),
-            "/opt/../etc/libcuda.so.1".into(),
-            "/opt/new\nline/libcuda.so.1".into(),
-            // What a cache can say of a library besides.
-            TRIPLET.into(),
-            TRIPLET[4..].into(),
-            format!("{TRIPLET}/"),
-            "/run/fgpu/limits".into(),
-            "/etc/passwd".into(),
-            "libcuda.so.1".into(),
-            "/".into(),
-            String::new(),
-        ] {
-            layout.add_foreign(path, true);
-        }
-        assert!(layout.foreign_cuda.is_empty(), "{:?}", layout.foreign_cuda);
-        layout.add_foreign(format!("{TRIPLET}/nvidia/libcuda.so.1"), true);
-        layout.add_foreign("/opt/libcuda.so.1".into(), true);
-        layout.add_foreign("/opt/libcuda.so.1".into(), true);
-        assert_eq!(layout.foreign_cuda.len(), 2);
-    }
-}
+mod tests;

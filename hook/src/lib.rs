@@ -26,6 +26,7 @@ mod programs;
 mod resize;
 mod run;
 pub mod runtime;
+mod sealed;
 mod stderr;
 mod wait;
 

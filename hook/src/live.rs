@@ -18,7 +18,7 @@
 //!
 //! What a container's root holds is written by strangers, and may change while we look (a shared volume). So:
 //!
-//! - nothing in it is a source, nothing in it is run or read but its library layout (`layers.rs`, no link followed);
+//! - nothing in it is a source, nothing in it is run or read but its library layout (`layers.rs`, links resolved within it);
 //! - every path in it is resolved by the kernel below a descriptor of the root; what was opened is judged by its
 //!   descriptor and mounted on by that descriptor;
 //! - placeholders are made in the root itself and on file systems that are the container's alone, never in a volume;
@@ -126,7 +126,7 @@ fn share(config: &Config, key: &Key, state: State, deadline: Deadline) -> Result
     let claim = Claim { key: key.clone(), bundle: state.bundle, maker, pid_file: None };
     let longest = deadline.left(WORK);
     let (granted, held) = grant::reserve(config, &store, &request, &claim, longest, Held::new)?;
-    inject(config, &store, &granted, &mut target, &text, &held)
+    inject(config, &store, &granted, &mut target, (&document, &text), &held)
         .map_err(|error| granted.undo(config, &store, error))
 }
 
@@ -136,11 +136,11 @@ fn inject(
     store: &Store,
     granted: &Granted,
     target: &mut Target,
-    spec: &str,
+    (document, spec): (&Document, &str),
     held: &Held,
 ) -> Result<(), Error> {
     let layers = Layers::of_descriptor(&target.root);
-    let plan = granted.plan(config, store, layers.as_ref())?;
+    let plan = granted.plan(config, store, layers.as_ref(), &document.env())?;
     held.check()?;
     let nonce = &granted.lease.grant.nonce;
     let parameters = parameters::make(&config.driver_root, &store.container_dir(nonce))?;

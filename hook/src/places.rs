@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use fgpu_spec::Mount;
+use fgpu_wire::FOLDER_PATH;
 use rustix::fs::{Mode, OFlags, ResolveFlags, fchmod, mkdirat, open, openat, openat2};
 use rustix::io::{Errno, Result};
 
@@ -23,7 +24,11 @@ const NEW: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).u
 /// Makes what is missing of the mounts' destinations below `root`, as far as that can be done.
 pub(crate) fn make(root: &Path, mounts: &[Mount]) {
     let Ok(root) = open(root, FOLDER | OFlags::PATH, Mode::empty()) else { return };
-    for mount in mounts {
+    // What lies in the grant's folder has its place there, and not in the image.
+    let in_folder = |mount: &&Mount| {
+        mount.destination != FOLDER_PATH && Path::new(&mount.destination).starts_with(FOLDER_PATH)
+    };
+    for mount in mounts.iter().filter(|mount| !in_folder(mount)) {
         let _ = place(&root, mount);
     }
 }
@@ -95,6 +100,7 @@ mod tests {
             "/bin/tool",
             "/run/fgpu/driver/lib",
             "/run/fgpu/limits",
+            "/run/fgpu",
             "/run/a/folder",
             "/top",
         ];
@@ -103,11 +109,11 @@ mod tests {
         for _ in 0..2 {
             make(root.path(), &mounts);
             assert_eq!(fs::read_to_string(at("usr/bin/there")).unwrap(), "kept");
-            for file in ["usr/bin/tool", "run/fgpu/driver/lib", "run/fgpu/limits", "top"] {
+            for file in ["usr/bin/tool", "run/fgpu", "top"] {
                 assert_eq!(fs::metadata(at(file)).unwrap().len(), 0, "{file}");
             }
             assert!(at("run/a/folder").is_dir());
-            assert_eq!(fs::metadata(at("run/fgpu")).unwrap().permissions().mode() & 0o7777, 0o755);
+            assert_eq!(fs::metadata(at("run/a")).unwrap().permissions().mode() & 0o7777, 0o755);
         }
     }
 

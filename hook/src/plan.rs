@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use fgpu_driver::Capability;
 use fgpu_spec::{Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Hook, Inventory, Mount, Plan, Tier};
-use fgpu_wire::{LEDGER_PATH, LIMITS_PATH, REAL_CUDA, REAL_NVML, TURNS_PATH};
+use fgpu_wire::{FOLDER_PATH, LEDGER_PATH, TURNS_PATH};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::config::Config;
 use crate::layout::Layout;
+use crate::sealed::Sealed;
 use crate::{container_files, programs};
 
 const CUDA: &str = "libcuda.so.1";
@@ -19,14 +20,15 @@ const POSTSTOP_TIMEOUT: u32 = 30;
 /// Seconds until the runtime gives up on the hook that sets the driver's limit: NVML is initialised for it.
 const LIMIT_TIMEOUT: u32 = 60;
 
-/// Makes the plan for one container. `files` is the grant's folder on the host; `insists`: without the driver's limit
-/// there is no container.
+/// Makes the plan for one container. `files` is the grant's folder on the host; `sealed`: the quota libraries, if the tier has
+/// them; `insists`: without the driver's limit there is no container.
 pub(crate) fn plan(
     config: &Config,
     inventory: &Inventory,
     grant: &Grant,
     layout: &Layout,
     files: &Path,
+    sealed: Option<&Sealed>,
     insists: bool,
 ) -> Result<Plan, Error> {
     let mut gpus: Vec<_> = grant
@@ -39,10 +41,13 @@ pub(crate) fn plan(
     let slices = capabilities(inventory, grant);
     let nodes = fgpu_driver::nodes(&config.driver_root, &gpus, &slices)?;
     let mut mounts = Mounts(Vec::new());
-    mounts.driver(inventory, layout, grant.tier)?;
-    if grant.tier.is_interposed() {
-        mounts.quota(inventory, layout)?;
-        mounts.add(files.join("limits"), LIMITS_PATH, false);
+    if sealed.is_some() {
+        // First: the places of others are in it.
+        mounts.add(files.to_owned(), FOLDER_PATH, false);
+    }
+    mounts.driver(inventory, layout, sealed)?;
+    if let Some(sealed) = sealed {
+        mounts.quota(inventory, layout, sealed);
         mounts.data(files.join("ledger"), LEDGER_PATH);
         mounts.data(container_files::turns(&config.state_dir), TURNS_PATH);
     }
@@ -106,22 +111,29 @@ impl Mounts {
     }
 
     /// The driver's own files. With limits, the two libraries that have a twin go to their private place.
-    fn driver(&mut self, inventory: &Inventory, layout: &Layout, tier: Tier) -> Result<(), Error> {
+    fn driver(
+        &mut self,
+        inventory: &Inventory,
+        layout: &Layout,
+        sealed: Option<&Sealed>,
+    ) -> Result<(), Error> {
         for file in &inventory.files {
-            match (file.kind, file.name.as_str()) {
-                (FileKind::Library, CUDA) if tier.is_interposed() => {
-                    self.add(file.host.clone(), REAL_CUDA, false)
+            match (file.kind, file.name.as_str(), sealed) {
+                (FileKind::Library, CUDA, Some(sealed)) => {
+                    self.add(file.host.clone(), &format!("{}/cuda", sealed.seal), false)
                 }
-                (FileKind::Library, NVML) if tier.is_interposed() => {
-                    self.add(file.host.clone(), REAL_NVML, false)
+                (FileKind::Library, NVML, Some(sealed)) => {
+                    self.add(file.host.clone(), &format!("{}/nvml", sealed.seal), false)
                 }
-                (FileKind::Library, name) => {
+                (FileKind::Library, name, _) => {
                     for directory in &layout.library_directories {
                         self.add(file.host.clone(), &format!("{directory}/{name}"), false);
                     }
                 }
-                (FileKind::Program, name) => self.add(file.host.clone(), &format!("/usr/bin/{name}"), false),
-                (FileKind::Other, name) => self.add(file.host.clone(), name, false),
+                (FileKind::Program, name, _) => {
+                    self.add(file.host.clone(), &format!("/usr/bin/{name}"), false)
+                }
+                (FileKind::Other, name, _) => self.add(file.host.clone(), name, false),
             }
         }
         library(inventory, NVML)?;
@@ -129,9 +141,9 @@ impl Mounts {
     }
 
     /// The quota libraries, over every name by which a program finds the real ones.
-    fn quota(&mut self, inventory: &Inventory, layout: &Layout) -> Result<(), Error> {
+    fn quota(&mut self, inventory: &Inventory, layout: &Layout, sealed: &Sealed) {
         let version = &inventory.driver_version;
-        let nvml = programs::library("libfgpu-nvml.so")?;
+        let nvml = &sealed.nvml;
         for directory in &layout.library_directories {
             for name in [NVML.into(), format!("libnvidia-ml.so.{version}")] {
                 self.add(nvml.clone(), &format!("{directory}/{name}"), false);
@@ -142,9 +154,9 @@ impl Mounts {
         }
         // A node without the CUDA library (a driver installed for display only) still serves nvidia-smi.
         if library(inventory, CUDA).is_err() {
-            return Ok(());
+            return;
         }
-        let cuda = programs::library("libfgpu-cuda.so")?;
+        let cuda = &sealed.cuda;
         for directory in &layout.library_directories {
             for name in [CUDA.into(), "libcuda.so".into(), format!("libcuda.so.{version}")] {
                 self.add(cuda.clone(), &format!("{directory}/{name}"), false);
@@ -153,7 +165,6 @@ impl Mounts {
         for path in &layout.foreign_cuda {
             self.add(cuda.clone(), path, false);
         }
-        Ok(())
     }
 }
 

@@ -111,7 +111,7 @@ fn edit_for<Guard>(
             Some(root) => Layers::of_directory(root),
             None => Layers::of_mounts(container.rootfs),
         };
-        let mut plan = granted.plan(config, &store, layers.as_ref())?;
+        let mut plan = granted.plan(config, &store, layers.as_ref(), &document.env())?;
         if !container.poststop {
             plan.poststop = None;
         }

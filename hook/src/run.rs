@@ -83,7 +83,10 @@ pub fn run(
 fn start(config: &Config, store: &Store, granted: &Granted, command: &[OsString]) -> Result<Ended, Error> {
     let nonce = &granted.lease.grant.nonce;
     let layers = Layers::of_directory(Path::new("/"));
-    let plan = granted.plan(config, store, layers.as_ref())?;
+    let env: Vec<String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value.to_str()?)))
+        .collect();
+    let plan = granted.plan(config, store, layers.as_ref(), &env)?;
     let stage = store.container_dir(nonce).join("stage");
     let held = leftovers::hold(&config.state_dir)?;
     view::enter(config, &plan, &stage)?;

@@ -1,5 +1,5 @@
 //! Makes the library take libcuda's place.
 
 fn main() {
-    fgpu_quota_link::in_place_of("libcuda.so.1", fgpu_wire::REAL_CUDA);
+    fgpu_quota_link::in_place_of("libcuda.so.1", fgpu_wire::Seal::unsealed_cuda());
 }

@@ -61,7 +61,7 @@ impl Node {
         let at = |name: &str| folder.path().join(name);
         install(folder.path(), &format!("[[gpu]]\npreset = \"{preset}\"\ncount = {count}\nmig = true\n"));
         let text = format!(
-            "state-dir = {:?}\nlog-dir = {:?}\n{config}\n[driver]\nroot = {:?}\n",
+            "state-dir = {:?}\nlog-dir = {:?}\nlibrary-dir = \"/nowhere\"\n{config}\n[driver]\nroot = {:?}\n",
             at("state"),
             at("log"),
             at("root")

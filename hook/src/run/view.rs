@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt}
 use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error, Mount, Node, Plan};
+use fgpu_wire::{FOLDER_PATH, LIMITS_PATH};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{major, minor};
@@ -33,7 +34,8 @@ pub(super) fn enter(config: &Config, plan: &Plan, stage: &Path) -> Result<(), Er
     let lend = config.driver_root != Path::new("/");
     let mut lent: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
     let mut binds: Vec<(&Mount, PathBuf)> = Vec::new();
-    for mount in &plan.mounts {
+    let mounts: Vec<Mount> = plan.mounts.iter().map(without_folder).collect();
+    for mount in &mounts {
         let Some(place) = place(mount, lend)? else { continue };
         if let Place::Lent(parent, name) = &place {
             lent.entry(parent.clone()).or_default().push(name.clone());
@@ -55,6 +57,15 @@ pub(super) fn enter(config: &Config, plan: &Plan, stage: &Path) -> Result<(), Er
     }
     // A node on a mount without devices cannot be opened (EACCES), by root neither.
     hidden.iter().try_for_each(|node| bind(node, node, MsFlags::empty()))
+}
+
+/// On the host `/run/fgpu` is the state directory, which this process still needs. So of the grant's folder the limits alone are
+/// mounted there, and the places of the rest are made on the host.
+fn without_folder(mount: &Mount) -> Mount {
+    if mount.destination != FOLDER_PATH {
+        return mount.clone();
+    }
+    Mount { source: mount.source.join("limits"), destination: LIMITS_PATH.into(), ..mount.clone() }
 }
 
 /// Where a mount goes.
@@ -113,15 +124,23 @@ fn make(path: &Path) -> Result<(), Error> {
 
 /// Removes the files that [`make`] made in `ours`, and a directory in it that is empty then.
 pub(super) fn remove_placeholders(ours: &Path) {
-    let driver = ours.join("driver");
-    let files = fs::read_dir(&driver).into_iter().flatten().flatten().map(|entry| entry.path());
+    let entries =
+        |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_drivers = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("driver-"))
+            && !path.is_symlink()
+    };
+    let drivers: Vec<_> = entries(ours).filter(is_drivers).collect();
+    let files = drivers.iter().flat_map(|driver| entries(driver));
     for file in files.chain(["limits", "ledger", "turns"].map(|name| ours.join(name))) {
         // Nothing else of that name is empty, and what is not ours stays.
         if fs::symlink_metadata(&file).is_ok_and(|file| file.is_file() && file.len() == 0) {
             let _ = fs::remove_file(&file);
         }
     }
-    let _ = fs::remove_dir(driver);
+    for driver in drivers {
+        let _ = fs::remove_dir(driver);
+    }
 }
 
 /// Lays an overlay over a directory that has empty files of these names, besides its own.
@@ -206,7 +225,7 @@ mod tests {
     fn only_empty_files_of_ours_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        make(&at("driver/libcuda.so.1")).unwrap();
+        make(&at("driver-00/cuda")).unwrap();
         make(&at("limits")).unwrap();
         make(&at("turns")).unwrap();
         make(&at("lock")).unwrap();

@@ -24,7 +24,8 @@ const QUARTER: &[(&str, &str)] = &[("fgpu/fraction", "0.25")];
 pub(crate) fn assert_has_its_gpu(node: &Node, container: &Container, about: &str) {
     let lease = &node.leases()[0];
     let files = node.path("state/containers").join(lease.grant.nonce.to_string());
-    let library = |name: &str| node.path("lib/fgpu").join(name);
+    let library = |name: &str| node.sealed(name).0;
+    let real = node.sealed("libfgpu-cuda.so").1;
     let driver = |name: &str| node.path("driver").join(name);
     let minor = node.inventory().gpus.iter().find(|gpu| gpu.uuid == lease.grant.gpus[0].uuid).unwrap().minor;
     for (path, host) in [
@@ -33,7 +34,9 @@ pub(crate) fn assert_has_its_gpu(node: &Node, container: &Container, about: &str
         (format!("/usr/lib64/libcuda.so.{VERSION}"), library("libfgpu-cuda.so")),
         ("/usr/lib64/libnvidia-ml.so.1".to_owned(), library("libfgpu-nvml.so")),
         ("/usr/lib64/libnvidia-ptxjitcompiler.so.1".to_owned(), driver("usr/lib64/ptx")),
-        ("/run/fgpu/driver/libcuda.so.1".to_owned(), driver(&format!("usr/lib64/libcuda.so.{VERSION}"))),
+        (format!("{real}/cuda"), driver(&format!("usr/lib64/libcuda.so.{VERSION}"))),
+        (format!("{real}/nvml"), driver(&format!("usr/lib64/libnvidia-ml.so.{VERSION}"))),
+        ("/run/fgpu".to_owned(), files.clone()),
         ("/usr/bin/nvidia-smi".to_owned(), driver("usr/bin/nvidia-smi")),
         ("/run/fgpu/limits".to_owned(), files.join("limits")),
         ("/run/fgpu/ledger".to_owned(), files.join("ledger")),
@@ -96,7 +99,7 @@ fn mounts_have_the_flags_of_the_other_front_ends() {
         assert!(!unwanted.iter().any(|wanted| options.iter().any(|o| o == wanted)), "{path}: {options:?}");
     };
     has("/usr/lib64/libcuda.so.1", &["ro", "nosuid", "nodev"], &["noexec"]);
-    has("/run/fgpu/limits", &["ro", "nosuid", "nodev", "noexec"], &[]);
+    has("/run/fgpu", &["ro", "nosuid", "nodev", "noexec"], &[]);
     has("/run/fgpu/ledger", &["rw", "nosuid", "nodev", "noexec"], &[]);
     has("/run/extra", &["rw", "nosuid", "nodev"], &[]);
     has("/dev/nvidia0", &["rw", "nosuid", "noexec"], &["nodev"]);
@@ -135,7 +138,7 @@ fn a_container_with_a_user_namespace_gets_its_share() {
     let output = container.hook(&node, &["createRuntime"]);
     assert_eq!(told(&output), "exit status: 0: ");
     assert_has_its_gpu(&node, &container, "user namespace");
-    for made in ["/usr", "/usr/lib64", "/run/fgpu", "/run/fgpu/driver"] {
+    for made in ["/usr", "/usr/lib64"] {
         assert_eq!(container.stat(made).unwrap().st_uid, OWNER, "{made}");
     }
     container.kill();

@@ -51,9 +51,10 @@ impl Node {
         node.store_inventory();
         mount(Some("etc"), "/etc", Some("tmpfs"), MsFlags::empty(), none).unwrap();
         let config = format!(
-            "state-dir = {:?}\nlog-dir = {:?}\n[driver]\nroot = {:?}\nextra = [\"/run/extra\"]\n",
+            "state-dir = {:?}\nlog-dir = {:?}\nlibrary-dir = {:?}\n[driver]\nroot = {:?}\nextra = [\"/run/extra\"]\n",
             node.path("state"),
             node.path("log"),
+            node.path("libraries"),
             node.path("driver")
         );
         write(Path::new("/etc/fgpu/config.toml"), &config);
@@ -66,7 +67,8 @@ impl Node {
 
     fn install(&self) {
         for library in ["libfgpu-cuda.so", "libfgpu-nvml.so"] {
-            write(&self.path("lib/fgpu").join(library), library);
+            let text = format!("{library} {}", fgpu_wire::Seal::unsealed_cuda());
+            write(&self.path("lib/fgpu").join(library), &text);
         }
         // Its place is how a program finds the others, and a link would be looked through.
         let none: Option<&Path> = None;
@@ -75,6 +77,16 @@ impl Node {
             write(&place, "");
             mount(Some(program), &place, none, MsFlags::MS_BIND, none).unwrap();
         }
+    }
+
+    /// This boot's copy of a quota library, and the folder in a container in which it looks for the real ones.
+    pub(crate) fn sealed(&self, library: &str) -> (PathBuf, String) {
+        let boot = fs::read_dir(self.path("libraries")).unwrap().next().unwrap().unwrap().path();
+        let is_it = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(library);
+        let copy = fs::read_dir(boot).unwrap().map(|entry| entry.unwrap().path()).find(is_it).unwrap();
+        let text = fs::read_to_string(&copy).unwrap();
+        let real = text.split(' ').nth(1).unwrap().strip_suffix("/cuda").unwrap().to_owned();
+        (copy, real)
     }
 
     fn make_driver(&self) {

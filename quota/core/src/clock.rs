@@ -38,7 +38,7 @@ pub fn now() -> u64 {
 
 #[cold]
 fn look() -> usize {
-    let library = elf::find(NAMES.0, NAMES.0, core::ptr::from_ref(&FUNCTION) as usize);
+    let library = elf::find(NAMES.0.as_bytes(), NAMES.0.as_bytes(), core::ptr::from_ref(&FUNCTION) as usize);
     let address = library.and_then(|library| library.function(NAMES.1)).unwrap_or(ABSENT);
     FUNCTION.store(address, Ordering::Relaxed);
     address

@@ -55,6 +55,7 @@ struct Symbol {
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const DT_NULL: i64 = 0;
+const DT_NEEDED: i64 = 1;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
@@ -73,27 +74,68 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-struct Search<'a> {
-    path: &'a str,
-    soname: &'a str,
-    /// An address in our own library, which bears the same SONAME.
-    ours: usize,
-    by_path: Option<Loaded>,
-    by_soname: Option<Loaded>,
+/// An object that the loader has loaded.
+struct Object {
+    loaded: Loaded,
+    /// Its path, as the loader knows it.
+    name: &'static CStr,
+    soname: Option<&'static CStr>,
+    /// What it needs first.
+    needed: Option<&'static CStr>,
+    /// Whether the address that the search is for lies in it.
+    holds_us: bool,
 }
 
-/// Finds the loaded library whose path is `path`; failing that, the one that has `soname` and is not ours.
-/// `ours`: an address in our own library.
-pub fn find(path: &str, soname: &str, ours: usize) -> Option<Loaded> {
-    let mut search = Search { path, soname, ours, by_path: None, by_soname: None };
-    // SAFETY: the callback gets our `Search` back, during this call.
-    unsafe { dl_iterate_phdr(visit, (&raw mut search).cast()) };
-    search.by_path.or(search.by_soname)
+/// Finds the real library: the loaded one whose path is the `DT_NEEDED` of ours; failing that, the one that has `soname` and
+/// is not ours. `ours`: an address in our own library.
+pub fn real(soname: &str, ours: usize) -> Option<Loaded> {
+    find(needed(ours)?.to_bytes(), soname.as_bytes(), ours)
 }
 
-unsafe extern "C" fn visit(object: *const ObjectInfo, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `find` passes a `Search`, the loader a filled structure of which these fields are the oldest.
-    let (object, search) = unsafe { (&*object, &mut *search.cast::<Search>()) };
+/// The path in our own library's `DT_NEEDED`. `ours`: an address in it.
+pub fn needed(ours: usize) -> Option<&'static CStr> {
+    let mut found = None;
+    each(ours, |object| {
+        if object.holds_us {
+            found = object.needed;
+        }
+        object.holds_us
+    });
+    found
+}
+
+/// Finds the loaded library whose path is `path`; failing that, the one that has `soname` and is not ours. `ours`: an address
+/// in our own library.
+pub fn find(path: &[u8], soname: &[u8], ours: usize) -> Option<Loaded> {
+    let (mut by_path, mut by_soname) = (None, None);
+    each(ours, |object| {
+        if object.holds_us {
+            return false;
+        }
+        if object.name.to_bytes() == path {
+            by_path = Some(object.loaded);
+        } else if by_soname.is_none() && object.soname.is_some_and(|name| name.to_bytes() == soname) {
+            by_soname = Some(object.loaded);
+        }
+        by_path.is_some()
+    });
+    by_path.or(by_soname)
+}
+
+/// Shows the loaded objects until `see` has seen enough.
+fn each<F: FnMut(&Object) -> bool>(ours: usize, see: F) {
+    let mut search = (ours, see);
+    // SAFETY: the callback gets our pair back, during this call.
+    unsafe { dl_iterate_phdr(visit::<F>, (&raw mut search).cast()) };
+}
+
+unsafe extern "C" fn visit<F: FnMut(&Object) -> bool>(
+    object: *const ObjectInfo,
+    _size: usize,
+    search: *mut c_void,
+) -> c_int {
+    // SAFETY: `each` passes this pair, the loader a filled structure of which these fields are the oldest.
+    let (object, (ours, see)) = unsafe { (&*object, &mut *search.cast::<(usize, F)>()) };
     if object.headers.is_null() || object.name.is_null() {
         return 0;
     }
@@ -101,29 +143,27 @@ unsafe extern "C" fn visit(object: *const ObjectInfo, _size: usize, search: *mut
     let headers = unsafe { core::slice::from_raw_parts(object.headers, usize::from(object.count)) };
     let holds_us = headers.iter().any(|header| {
         let start = object.base.wrapping_add(header.address as usize);
-        header.kind == PT_LOAD && search.ours.wrapping_sub(start) < header.memory_size as usize
+        header.kind == PT_LOAD && ours.wrapping_sub(start) < header.memory_size as usize
     });
-    let Some(dynamic) = headers.iter().find(|header| header.kind == PT_DYNAMIC).filter(|_| !holds_us) else {
-        return 0;
-    };
+    let Some(dynamic) = headers.iter().find(|header| header.kind == PT_DYNAMIC) else { return 0 };
     let dynamic = object.base.wrapping_add(dynamic.address as usize) as *const Dynamic;
     // SAFETY: the dynamic section of a loaded object.
-    let Some((loaded, soname)) = (unsafe { read_dynamic(object.base, dynamic) }) else { return 0 };
+    let Some((loaded, soname, needed)) = (unsafe { read_dynamic(object.base, dynamic) }) else { return 0 };
+    // SAFETY: an offset into the object's own string table, where strings end with a NUL; it stays loaded during the call, and
+    // what is kept of it is ours or what ours needs, which are never unloaded.
+    let string = |offset: usize| unsafe { CStr::from_ptr(loaded.strings.add(offset)) };
     // SAFETY: the loader's name of the object, NUL-terminated.
-    if unsafe { is(object.name, search.path) } {
-        search.by_path = Some(loaded);
-        return 1;
-    }
-    // SAFETY: an offset into the object's own string table.
-    if soname.is_some_and(|offset| unsafe { is(loaded.strings.add(offset), search.soname) }) {
-        search.by_soname = search.by_soname.or(Some(loaded));
-    }
-    0
+    let name = unsafe { CStr::from_ptr(object.name) };
+    let object = Object { loaded, name, soname: soname.map(string), needed: needed.map(string), holds_us };
+    c_int::from(see(&object))
 }
+
+/// The tables, and where in the strings the SONAME and the first `DT_NEEDED` are.
+type Dynamics = (Loaded, Option<usize>, Option<usize>);
 
 /// # Safety
 /// `dynamic` is the dynamic section of an object that is loaded at `base`.
-unsafe fn read_dynamic(base: usize, dynamic: *const Dynamic) -> Option<(Loaded, Option<usize>)> {
+unsafe fn read_dynamic(base: usize, dynamic: *const Dynamic) -> Option<Dynamics> {
     let mut loaded = Loaded {
         base,
         symbols: core::ptr::null(),
@@ -132,7 +172,7 @@ unsafe fn read_dynamic(base: usize, dynamic: *const Dynamic) -> Option<(Loaded, 
         hash: core::ptr::null(),
         versions: core::ptr::null(),
     };
-    let mut soname = None;
+    let (mut soname, mut needed) = (None, None);
     // glibc has relocated these addresses, musl has not.
     let address = |value: usize| if value < base { base + value } else { value };
     let mut at = dynamic;
@@ -147,12 +187,13 @@ unsafe fn read_dynamic(base: usize, dynamic: *const Dynamic) -> Option<(Loaded, 
             DT_HASH => loaded.hash = address(entry.value) as *const u32,
             DT_VERSYM => loaded.versions = address(entry.value) as *const u16,
             DT_SONAME => soname = Some(entry.value),
+            DT_NEEDED => needed = needed.or(Some(entry.value)),
             _ => {}
         }
         // SAFETY: not at the end yet.
         at = unsafe { at.add(1) };
     }
-    (!loaded.symbols.is_null() && !loaded.strings.is_null()).then_some((loaded, soname))
+    (!loaded.symbols.is_null() && !loaded.strings.is_null()).then_some((loaded, soname, needed))
 }
 
 /// # Safety
@@ -273,8 +314,8 @@ mod tests {
     #[test]
     fn finds_what_the_loader_finds() {
         let ours = finds_what_the_loader_finds as *const () as usize;
-        let by_path = find(&libc(), "", ours).expect("loaded");
-        let by_soname = find("/nowhere", "libc.so.6", ours).expect("loaded");
+        let by_path = find(libc().as_bytes(), b"", ours).expect("loaded");
+        let by_soname = find(b"/nowhere", b"libc.so.6", ours).expect("loaded");
         for name in ["close", "getpid", "unshare", "pthread_cond_wait", "posix_spawn"] {
             let symbol = CString::new(name).unwrap();
             // SAFETY: null is the default scope, the name is NUL-terminated.
@@ -290,9 +331,18 @@ mod tests {
     }
 
     #[test]
+    fn reads_what_its_own_library_needs() {
+        // This test program needs libgcc or libc first, by a name without a slash.
+        let own =
+            needed(reads_what_its_own_library_needs as *const () as usize).expect("is linked with libc");
+        assert!(own.to_str().unwrap().starts_with("lib"), "{own:?}");
+        assert_eq!(needed(0), None);
+    }
+
+    #[test]
     fn never_finds_the_library_that_asks() {
-        let libc = find(&libc(), "", 0).expect("loaded");
+        let libc = find(libc().as_bytes(), b"", 0).expect("loaded");
         let inside = libc.function("close").expect("libc has it");
-        assert!(find("/nowhere", "libc.so.6", inside).is_none());
+        assert!(find(b"/nowhere", b"libc.so.6", inside).is_none());
     }
 }

@@ -5,8 +5,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use fgpu_wire::ledger::{self, Ledger};
 use fgpu_wire::limits::{self, Page};
-use fgpu_wire::{LEDGER_PATH, LIMITS_PATH};
+use fgpu_wire::{LEDGER_PATH, LIMITS_PATH, Seal};
 
+use crate::elf;
 use crate::message::Refusal;
 use crate::sys::{self, File};
 
@@ -18,7 +19,8 @@ pub fn limits() -> Result<&'static Page, Refusal> {
     if let Some(page) = known(&LIMITS) {
         return Ok(page);
     }
-    let at = map_whole(LIMITS_PATH, limits::SIZE).ok_or(Refusal::Limits)?;
+    let file = File::open(LIMITS_PATH, false).ok().filter(is_made_for_us).ok_or(Refusal::Limits)?;
+    let at = map_whole(&file, limits::SIZE).ok_or(Refusal::Limits)?;
     // SAFETY: mapped for good unless unmapped below, a whole page, and every bit pattern is a `Page`.
     let page: &'static Page = unsafe { at.cast().as_ref() };
     if !page.is_valid() {
@@ -35,7 +37,8 @@ pub fn ledger_view() -> Result<&'static Ledger, Refusal> {
         return Ok(ledger);
     }
     let limits = limits()?;
-    let at = map_whole(LEDGER_PATH, ledger::SIZE).ok_or(Refusal::Ledger)?;
+    let file = File::open(LEDGER_PATH, false).map_err(|_| Refusal::Ledger)?;
+    let at = map_whole(&file, ledger::SIZE).ok_or(Refusal::Ledger)?;
     // SAFETY: mapped for good unless unmapped below, of the right size, every bit pattern is a `Ledger`. The
     // pages are read-only; of its methods only those that load are called on a view.
     let ledger: &'static Ledger = unsafe { at.cast().as_ref() };
@@ -47,9 +50,21 @@ pub fn ledger_view() -> Result<&'static Ledger, Refusal> {
     Ok(publish(&VIEW, at, ledger::SIZE))
 }
 
+/// Whether a limits file is the one that the host mounted: on the file system that this library was sealed for, and
+/// read-only. A container's root may move /run aside and write a file of its own, but it is on another file system; what it may
+/// write on that one, the ledger, is on a mount that is not read-only.
+fn is_made_for_us(file: &File) -> bool {
+    let seal =
+        elf::needed(core::ptr::from_ref(&LIMITS) as usize).and_then(|path| Seal::of_path(path.to_bytes()));
+    match seal {
+        None => false,
+        Some(Seal { device: 0, .. }) => true,
+        Some(seal) => file.device() == Ok(seal.device) && file.is_on_read_only_mount() == Ok(true),
+    }
+}
+
 /// Maps a file for reading, if it is as long as it should be: a shorter one would be a SIGBUS later.
-fn map_whole(path: &str, size: usize) -> Option<NonNull<u8>> {
-    let file = File::open(path, false).ok()?;
+fn map_whole(file: &File, size: usize) -> Option<NonNull<u8>> {
     if file.size().ok()? < size {
         return None;
     }

@@ -7,7 +7,7 @@ use crate::sys;
 /// Why a library refuses to hand out memory at all. Each is said once per process, on the standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The limits file is missing or is not one.
+    /// The limits file is missing, is not one, or is not on the mount that was made for it.
     Limits,
     /// The ledger file is missing, is not one, belongs to another grant, or its file system is full.
     Ledger,
@@ -37,7 +37,7 @@ impl Refusal {
     fn line(self) -> &'static str {
         match self {
             Self::Limits => {
-                "fgpu: /run/fgpu/limits is missing or damaged: no GPU memory is handed out without a limit\n"
+                "fgpu: /run/fgpu/limits is missing, damaged or not the mount that fgpu made: no GPU memory is handed out without a limit\n"
             }
             Self::Ledger => {
                 "fgpu: /run/fgpu/ledger is missing, damaged or of another grant: no GPU memory is handed out\n"
@@ -49,7 +49,7 @@ impl Refusal {
             Self::Foreign => {
                 "fgpu: this GPU is not in the container's grant: no memory is handed out on it\n"
             }
-            Self::Library => "fgpu: the real driver library below /run/fgpu/driver is not loaded\n",
+            Self::Library => "fgpu: the real driver library below /run/fgpu is not loaded\n",
         }
     }
 }

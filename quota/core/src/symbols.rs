@@ -55,8 +55,6 @@ impl Symbol {
 
 /// The real library behind a table.
 pub struct Library {
-    /// Its absolute path, our `DT_NEEDED`.
-    pub path: &'static str,
     /// The name that it and we bear.
     pub soname: &'static str,
     /// The table.
@@ -80,7 +78,7 @@ impl Library {
     /// may be waiting for us in a constructor. Two threads at once write the same.
     #[cold]
     fn look(&self, wanted: &Symbol) -> Option<usize> {
-        let Some(loaded) = elf::find(self.path, self.soname, core::ptr::from_ref(wanted) as usize) else {
+        let Some(loaded) = elf::real(self.soname, core::ptr::from_ref(wanted) as usize) else {
             Refusal::Library.say();
             return None;
         };
@@ -117,7 +115,7 @@ impl Library {
 #[macro_export]
 macro_rules! symbols {
     (
-        library: $path:expr, $soname:expr;
+        library: $soname:expr;
         result: $result:ty, absent: $absent:expr;
         wrap { $($kind:ident $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:path;)* }
         $(around {
@@ -127,7 +125,7 @@ macro_rules! symbols {
     ) => {
         /// The real library, and all that we wrap or call of it.
         pub(crate) static LIBRARY: $crate::symbols::Library =
-            $crate::symbols::Library { path: $path, soname: $soname, symbols: &SYMBOLS };
+            $crate::symbols::Library { soname: $soname, symbols: &SYMBOLS };
 
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         #[repr(usize)]

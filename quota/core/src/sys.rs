@@ -95,6 +95,26 @@ impl File {
         unsafe { call(arch::LSEEK, [self.0, 0, SEEK_END, 0, 0, 0]) }
     }
 
+    /// Device number of the file system that the file is on (`st_dev`).
+    pub fn device(&self) -> Result<u64, Errno> {
+        // `struct stat` of the 64-bit ABIs has at most 144 bytes and begins with the device.
+        let mut stat = [0u64; 18];
+        // SAFETY: the kernel writes a `struct stat`, which fits in.
+        unsafe { call(arch::FSTAT, [self.0, stat.as_mut_ptr() as usize, 0, 0, 0, 0]) }?;
+        Ok(stat[0])
+    }
+
+    /// Whether the mount through which the file was opened is read-only (statfs(2), `ST_RDONLY`).
+    pub fn is_on_read_only_mount(&self) -> Result<bool, Errno> {
+        const FLAGS: usize = 10;
+        const ST_RDONLY: u64 = 1;
+        // `struct statfs` of the 64-bit ABIs: 120 bytes, the flags are its eleventh word.
+        let mut stat = [0u64; 15];
+        // SAFETY: the kernel writes a `struct statfs`, which fits in.
+        unsafe { call(arch::FSTATFS, [self.0, stat.as_mut_ptr() as usize, 0, 0, 0, 0]) }?;
+        Ok(stat[FLAGS] & ST_RDONLY != 0)
+    }
+
     /// Reads from where the last read ended; gives the number of bytes.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         // SAFETY: the kernel writes into the buffer and not past it.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 fgpu_quota_core::symbols! {
-    library: fgpu_wire::REAL_CUDA, "libcuda.so.1";
+    library: "libcuda.so.1";
     result: Result, absent: NOT_SUPPORTED;
     wrap {
         Alloc cuMemAlloc(pointer: *mut u32, bytes: c_uint) = memory::alloc_32;

@@ -10,7 +10,7 @@ use crate::abi::{
 use crate::{accounting, activity, command, devices, memory, private, processes, topology};
 
 fgpu_quota_core::symbols! {
-    library: fgpu_wire::REAL_NVML, "libnvidia-ml.so.1";
+    library: "libnvidia-ml.so.1";
     result: Result, absent: FUNCTION_NOT_FOUND;
     wrap {
         Report nvmlDeviceGetCount(count: *mut c_uint) = devices::count;

@@ -256,7 +256,7 @@ int main(int argc, char **argv) {
     FILE *file = fopen(image_file, "w");
     check(file && fwrite(&image, sizeof image, 1, file) == 1 && fclose(file) == 0);
     ours = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    void *real = dlopen("/run/fgpu/driver/libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *real = dlopen("/run/fgpu/driver-00000000000000000000000000000000/cuda", RTLD_NOW | RTLD_NOLOAD);
     check(ours && real && (real_info = dlsym(real, "cuMemGetInfo_v2")) && (void *)real_info != (void *)cuMemGetInfo_v2);
 
     check(cuInit(0) == 0 && cuCtxCreate_v2(&context, 0, 0) == 0 && used() == CONTEXT);

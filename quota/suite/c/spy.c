@@ -13,7 +13,7 @@ static int asked, per_thread, twins, absent;
 static void open_both(void) {
     if (ours) return;
     ours = dlopen(getenv("FGPU_TEST_OURS"), RTLD_NOW | RTLD_LOCAL);
-    real = dlopen("/run/fgpu/driver/libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    real = dlopen("/run/fgpu/driver-00000000000000000000000000000000/cuda", RTLD_NOW | RTLD_NOLOAD);
     if (!ours || !real) fprintf(stderr, "%s\n", dlerror()), abort();
 }
 

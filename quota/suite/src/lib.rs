@@ -15,13 +15,14 @@ mod simulated;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, process};
 
+use fgpu_wire::Seal;
 use fgpu_wire::ledger::{self, Usage};
 use fgpu_wire::limits::{self, COMPUTE_CAP, GpuLimit};
 
@@ -115,6 +116,15 @@ impl Container {
         for folder in ["lib", "fgpu/driver", "bin"] {
             fs::create_dir_all(container.path(folder)).expect("a temporary directory can be made");
         }
+        // Where a library that nobody has sealed looks for the real one. Programs are linked with `fgpu/driver`.
+        for (unsealed, real) in [
+            (Seal::unsealed_cuda(), "../driver/libcuda.so.1"),
+            (Seal::unsealed_nvml(), "../driver/libnvidia-ml.so.1"),
+        ] {
+            let place = container.path(unsealed.strip_prefix("/run/").expect("its place"));
+            fs::create_dir_all(place.parent().expect("has one")).expect("ours");
+            std::os::unix::fs::symlink(real, place).expect("ours");
+        }
         // Any user may be in the container.
         let held = File::create(container.path("fgpu/driver/held")).expect("new");
         held.set_len(4096).expect("has room");
@@ -139,6 +149,21 @@ impl Container {
         let neighbour = Self { root, compiler: self.compiler, host: Some(self.root.clone()) };
         neighbour.write_grant(&nonce, gpus);
         neighbour
+    }
+
+    /// Seals the libraries as a host does: for a random path, and for the file system that the limits are on.
+    pub fn seal(&self, random: u64) {
+        let device = fs::metadata(self.path("fgpu/limits")).expect("ours").dev();
+        let seal = Seal { random, device };
+        for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            let path = self.path("lib").join(library);
+            let mut bytes = fs::read(&path).expect("ours");
+            seal.apply(&mut bytes).expect("not sealed yet");
+            fs::write(&path, bytes).expect("ours");
+        }
+        let unsealed = Path::new(Seal::unsealed_cuda()).parent().expect("a folder");
+        let place = |path: &Path| self.path("").join(path.strip_prefix("/run").expect("its place"));
+        fs::rename(place(unsealed), place(Path::new(&seal.to_string()))).expect("ours");
     }
 
     /// The grant's two files.

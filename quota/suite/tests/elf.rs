@@ -1,10 +1,12 @@
 //! What the two files are, as the loader sees them.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use fgpu_quota_names::{Class, TABLE, class_of};
 use fgpu_quota_suite::{libraries, run};
+use fgpu_wire::Seal;
 
 fn readelf(arguments: &[&str], library: &Path) -> String {
     run(Command::new("readelf").args(arguments).arg(library))
@@ -32,11 +34,12 @@ fn dynamic<'a>(section: &'a str, tag: &str) -> Vec<&'a str> {
 
 #[test]
 fn they_need_the_real_ones_by_absolute_path_and_nothing_else() {
-    for (library, soname) in libraries().iter().zip(["libcuda.so.1", "libnvidia-ml.so.1"]) {
+    let expected = [("libcuda.so.1", Seal::unsealed_cuda()), ("libnvidia-ml.so.1", Seal::unsealed_nvml())];
+    for (library, (soname, real)) in libraries().iter().zip(expected) {
         let section = readelf(&["--dynamic", "--wide"], library);
         let needed = dynamic(&section, "NEEDED");
         assert_eq!(needed.len(), 1, "{needed:?}");
-        assert!(needed[0].ends_with(&format!("[/run/fgpu/driver/{soname}]")), "{needed:?}");
+        assert!(needed[0].ends_with(&format!("[{real}]")), "{needed:?}");
         assert!(dynamic(&section, "SONAME")[0].ends_with(&format!("[{soname}]")));
         let flags = dynamic(&section, "FLAGS_1")[0];
         assert!(flags.contains("NOW") && flags.contains("NODELETE"), "{flags}");
@@ -45,6 +48,25 @@ fn they_need_the_real_ones_by_absolute_path_and_nothing_else() {
             assert!(dynamic(&section, absent).is_empty(), "{absent}");
         }
         assert!(!section.contains("TEXTREL"));
+    }
+}
+
+/// What the host writes into its copy is what the loader looks for, and nothing else of the file changes.
+#[test]
+fn a_sealed_copy_needs_the_real_one_where_the_seal_says() {
+    let seal = Seal { random: 0xfeed_0000_0000_beef, device: 0x31 };
+    for (library, name) in libraries().iter().zip(["cuda", "nvml"]) {
+        let before = fs::read(library).unwrap();
+        let mut bytes = before.clone();
+        seal.apply(&mut bytes).unwrap();
+        assert!(before.iter().zip(&bytes).filter(|(a, b)| a != b).count() <= 32);
+        let copy = library.with_extension("sealed");
+        fs::write(&copy, bytes).unwrap();
+        let section = readelf(&["--dynamic", "--wide"], &copy);
+        let path = format!("/run/fgpu/driver-feed00000000beef0000000000000031/{name}");
+        assert!(dynamic(&section, "NEEDED")[0].ends_with(&format!("[{path}]")), "{section}");
+        assert_eq!(Seal::of_path(path.as_bytes()), Some(seal));
+        fs::remove_file(&copy).unwrap();
     }
 }
 

@@ -16,23 +16,23 @@
 
 pub mod ledger;
 pub mod limits;
+mod seal;
 pub mod turns;
 mod uuid;
 
+pub use seal::{Seal, Unsealable};
 pub use uuid::parse_uuid;
 
+/// Where a container finds the folder with all of the below: a mount of its own, read-only.
+pub const FOLDER_PATH: &str = "/run/fgpu";
 /// Where a container finds its limits (read-only).
 pub const LIMITS_PATH: &str = "/run/fgpu/limits";
 /// Where a container finds its ledger (read-write).
 pub const LEDGER_PATH: &str = "/run/fgpu/ledger";
 /// Where a container finds the node's turns (read-write).
 pub const TURNS_PATH: &str = "/run/fgpu/turns";
-/// These files, which hold no code.
-pub const DATA_PATHS: [&str; 3] = [LIMITS_PATH, LEDGER_PATH, TURNS_PATH];
-/// Where a container finds the real CUDA driver library: the quota library's absolute `DT_NEEDED`.
-pub const REAL_CUDA: &str = "/run/fgpu/driver/libcuda.so.1";
-/// Where a container finds the real NVML: the quota library's absolute `DT_NEEDED`.
-pub const REAL_NVML: &str = "/run/fgpu/driver/libnvidia-ml.so.1";
+/// Mounts that hold no code.
+pub const DATA_PATHS: [&str; 4] = [FOLDER_PATH, LIMITS_PATH, LEDGER_PATH, TURNS_PATH];
 
 /// The most GPUs that one grant can name: the upper end of `fgpu/count`.
 pub const MAX_GPUS: usize = 64;

@@ -1,13 +1,13 @@
 //! The edits of a plan, on the parts of a document that were taken apart.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::entries;
 use crate::json::{Node, Object, list, quoted};
-use crate::{Code, Error, Hook, Mount, Plan, plan};
+use crate::{Code, Error, Hook, Mount, Plan, plan, shown};
 
 /// NVIDIA's registered character major; minors up to 253 are GPUs, 254 is nvidia-modeset, 255 nvidiactl.
 const NVIDIA_MAJOR: i64 = 195;
@@ -22,6 +22,8 @@ const WRITABLE: &[&str] = &["rbind", "rw", "nosuid", "nodev", "rprivate"];
 /// Limits and ledger, which are data. Their source is in /run, which most systems mount `noexec`: in a user
 /// namespace that flag is locked, and runc before 1.2 does not take it over by itself.
 const DATA_READ_ONLY: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec"];
+/// The folder of the grant, on which the others are mounted: they must not appear on the host, where the folder is.
+const FOLDER: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec", "private"];
 const DATA_WRITABLE: &[&str] = &["bind", "rw", "nosuid", "nodev", "noexec"];
 /// The same where the source's mount has these flags. Any option more makes runc mount it twice, and `rw` is one.
 const DATA_INHERITED: &[&str] = &["bind"];
@@ -255,10 +257,15 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
         return Ok(false);
     }
     let existing: Vec<(&str, Existing<'_>)> = entries(tree.get("mounts"), "mounts")?;
+    for (_, mount) in &existing {
+        refuse_shared(mount, mounts)?;
+    }
     let of_former_edit = |existing: &Existing<'_>| {
         let options = existing.options.as_deref().unwrap_or_default();
         mounts.iter().any(|mount| mount.destination == existing.destination)
-            && [READ_ONLY, WRITABLE, DATA_READ_ONLY, DATA_WRITABLE].iter().any(|ours| options == *ours)
+            && [READ_ONLY, WRITABLE, FOLDER, DATA_READ_ONLY, DATA_WRITABLE]
+                .iter()
+                .any(|ours| options == *ours)
             || options == DATA_INHERITED && is_data(&existing.destination)
             || options == DEVICE
                 && (is_granted_only(&existing.destination)
@@ -273,6 +280,7 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
         let options = match (is_data(&mount.destination), mount.writable) {
             (false, false) => READ_ONLY,
             (false, true) => WRITABLE,
+            (true, false) if mount.destination == fgpu_wire::FOLDER_PATH => FOLDER,
             (true, false) => DATA_READ_ONLY,
             (true, true) if mount.inherits => DATA_INHERITED,
             (true, true) => DATA_WRITABLE,
@@ -284,6 +292,41 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
     }
     let now = list(&now);
     Ok(tree.set("mounts", Node::Raw(now)))
+}
+
+/// What is mounted on a mount that shares its events with the host appears on the host, too: our libraries in place of the
+/// host's own, or a container's folder in place of the node's state.
+fn refuse_shared(existing: &Existing<'_>, ours: &[Mount]) -> Result<(), Error> {
+    let shared = |option: &String| matches!(option.as_str(), "shared" | "rshared");
+    if !existing.options.iter().flatten().any(shared) {
+        return Ok(());
+    }
+    let above = usual(&existing.destination);
+    match ours.iter().find(|mount| usual(&mount.destination).starts_with(&above)) {
+        None => Ok(()),
+        Some(mount) => Err(Error::new(
+            Code::Conflict,
+            format!(
+                "the volume on {} shares its mounts with the host (shared, rshared, Bidirectional), so {} of this container \
+                 would appear on the host; mount it private, slave or elsewhere",
+                shown(&existing.destination),
+                mount.destination
+            ),
+        )),
+    }
+}
+
+/// A path as the usual links of a root have it: `/var/run` is `/run`, `/lib` is `/usr/lib`.
+fn usual(path: &str) -> PathBuf {
+    let path: PathBuf = Path::new("/").join(path).components().collect();
+    for (link, target) in
+        [("/var/run", "/run"), ("/lib64", "/usr/lib64"), ("/lib", "/usr/lib"), ("/bin", "/usr/bin")]
+    {
+        if let Ok(rest) = path.strip_prefix(link) {
+            return Path::new(target).join(rest).components().collect();
+        }
+    }
+    path
 }
 
 fn is_data(destination: &str) -> bool {

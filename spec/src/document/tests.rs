@@ -36,9 +36,9 @@ fn plan() -> Plan {
             node("/dev/nvidia1", 195, 1),
         ],
         mounts: vec![
-            mount("/usr/lib/x86_64-linux-gnu/libcuda.so.550.163.01", "/run/fgpu/driver/libcuda.so.1", false),
+            mount(&state, "/run/fgpu", false),
+            mount("/usr/lib/x86_64-linux-gnu/libcuda.so.550.163.01", "/run/fgpu/driver-00/cuda", false),
             mount("/usr/lib/fgpu/libfgpu-cuda.so", "/usr/lib64/libcuda.so.1", false),
-            mount(&format!("{state}/limits"), "/run/fgpu/limits", false),
             mount(&format!("{state}/ledger"), "/run/fgpu/ledger", true),
             mount("/run/fgpu/turns", "/run/fgpu/turns", true),
             mount("/run/nvidia-persistenced", "/run/nvidia-persistenced", true),
@@ -151,8 +151,7 @@ fn the_result_is_a_valid_spec_with_what_was_planned() {
             assert!(options.contains("bind") || options.is_superset(&BTreeSet::from(["rbind", "rprivate"])));
             assert_eq!(options.contains("rw"), planned.writable);
             assert_eq!(options.contains("ro"), !planned.writable);
-            let data =
-                ["/run/fgpu/limits", "/run/fgpu/ledger", "/run/fgpu/turns"].contains(&&*planned.destination);
+            let data = ["/run/fgpu", "/run/fgpu/ledger", "/run/fgpu/turns"].contains(&&*planned.destination);
             assert_eq!(options.contains("noexec"), data);
         }
 
@@ -312,7 +311,31 @@ fn mounts_of_the_container_itself_stay_below_ours() {
         .collect();
     assert_eq!(destinations.len(), 7);
     assert_eq!(destinations[0], "/usr/lib64/libcuda.so.1");
-    assert_eq!(destinations[2], "/usr/lib64/libcuda.so.1");
+    assert_eq!(destinations[3], "/usr/lib64/libcuda.so.1");
+}
+
+/// What is mounted below such a volume is mounted on the host as well, be it over the node's state or its libraries.
+#[test]
+fn a_volume_that_shares_its_mounts_is_refused_where_ours_would_lie_in_it() {
+    let with = |destination: &str, options: &[&str]| {
+        let mut config = value(RUNC);
+        let volume = json!({"destination": destination, "type": "bind", "source": "/x", "options": options});
+        config["mounts"].as_array_mut().unwrap().push(volume);
+        Document::parse(&config.to_string()).unwrap().apply(&plan())
+    };
+    let shared =
+        ["/run", "/run/", "/var/run", "/var//run/.", "/usr", "/usr/lib64", "/lib64", "/run/fgpu", "/"];
+    for (destination, option) in shared.into_iter().flat_map(|path| [(path, "rshared"), (path, "shared")]) {
+        let error = with(destination, &["rbind", option]).unwrap_err();
+        assert_eq!(error.code, Code::Conflict, "{destination}");
+        assert!(error.message.contains(destination) && error.message.contains("private"), "{error}");
+    }
+    for option in ["rprivate", "rslave", "slave", "private", "unbindable"] {
+        with("/run", &["rbind", option]).unwrap();
+    }
+    for destination in ["/data", "/runner", "/usr/share", "/run/user", "/lib"] {
+        with(destination, &["rbind", "rshared"]).unwrap();
+    }
 }
 
 /// A bind mount has the flags of the mount it is made from, so only what has to be read-only is mounted a second time.
@@ -329,7 +352,7 @@ fn data_whose_mount_has_the_flags_is_bound_and_nothing_else() {
     for path in ["/run/fgpu/ledger", "/run/fgpu/turns"] {
         assert_eq!(options(path), json!(["bind"]));
     }
-    assert_eq!(options("/run/fgpu/limits"), json!(["bind", "ro", "nosuid", "nodev", "noexec"]));
+    assert_eq!(options("/run/fgpu"), json!(["bind", "ro", "nosuid", "nodev", "noexec", "private"]));
     assert_eq!(options("/usr/lib64/libcuda.so.1"), json!(["bind", "ro", "nosuid", "nodev"]));
     assert_eq!(options("/run/nvidia-persistenced"), json!(["rbind", "rw", "nosuid", "nodev", "rprivate"]));
     assert_eq!(applied(&once, &plan), once);

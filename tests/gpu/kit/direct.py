@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 OURS = Path("/run/fgpu")
+# Where a library that nobody has sealed looks for the real one (quota/wire/src/seal.rs).
+REAL = OURS / ("driver-" + 32 * "0")
 LIMITS_SIZE, LEDGER_SIZE = 4096, 20480 + 1024 * 2048
 FIND = ("import ctypes, os, sys\nctypes.CDLL(sys.argv[1])\n"
         "print(next(os.path.realpath(line.split()[-1]) for line in open('/proc/self/maps') if '/' + sys.argv[1].split('.so')[0] in line))")
@@ -44,11 +46,11 @@ class Direct:
         self.uuid, self.minor, self.path = uuid, minor, Path(work) / "direct"
         if any(OURS.iterdir()):
             raise OSError("%s is in use" % OURS)
-        (OURS / "driver").mkdir()
+        REAL.mkdir()
         self.path.mkdir()
-        for name, own, aliases in (("libcuda.so.1", "libfgpu-cuda.so", ("libcuda.so.1", "libcuda.so")),
-                                   ("libnvidia-ml.so.1", "libfgpu-nvml.so", ("libnvidia-ml.so.1",))):
-            (OURS / "driver" / name).symlink_to(real(name, libraries))
+        for name, place, own, aliases in (("libcuda.so.1", "cuda", "libfgpu-cuda.so", ("libcuda.so.1", "libcuda.so")),
+                                          ("libnvidia-ml.so.1", "nvml", "libfgpu-nvml.so", ("libnvidia-ml.so.1",))):
+            (REAL / place).symlink_to(real(name, libraries))
             for alias in aliases:
                 (self.path / alias).symlink_to(Path(kit).resolve() / "usr/lib/fgpu" / own)
 
@@ -70,7 +72,7 @@ class Direct:
 
     def remove(self):
         """Leaves nothing below /run/fgpu."""
-        for name in ("limits", "ledger", "driver/libcuda.so.1", "driver/libnvidia-ml.so.1"):
-            if os.path.lexists(str(OURS / name)):
-                (OURS / name).unlink()
-        (OURS / "driver").rmdir()
+        for path in (OURS / "limits", OURS / "ledger", REAL / "cuda", REAL / "nvml"):
+            if os.path.lexists(str(path)):
+                path.unlink()
+        REAL.rmdir()

@@ -147,7 +147,7 @@ class Node:
         """Writes the kit's own configuration."""
         (self.work / "etc").mkdir(exist_ok=True)
         (self.work / "state").mkdir(exist_ok=True)
-        text = 'state-dir = "%s"\nwait-max = "90s"\n' % (self.work / "state")
+        text = 'state-dir = "%s"\nlibrary-dir = "%s"\nwait-max = "90s"\n' % (self.work / "state", self.work / "libraries")
         if self.root != "/":
             text += '\n[driver]\nroot = "%s"\nextra = ["/run/nvidia-sim"]\n' % self.root
         self.config.write_text(text)

@@ -135,6 +135,13 @@ fn who_joined_from_elsewhere_is_ended() {
     assert!(!Path::new(&members).exists());
 }
 
+/// How many folders of places for the real libraries there are on the host.
+fn drivers() -> usize {
+    let names =
+        std::fs::read_dir("/run/fgpu").expect("is there").map(|entry| entry.expect("is there").file_name());
+    names.filter(|name| name.to_string_lossy().starts_with("driver-")).count()
+}
+
 fn a_killed_run_leaves_the_command_its_share() {
     let mut child = start(&["sh", "-c", "sleep 4712 & cat"]);
     let sleep = wait_for("its command", || process::running("/usr/bin/sleep", "4712").pop());
@@ -154,7 +161,7 @@ fn a_killed_run_leaves_the_command_its_share() {
     wait_until("the end of sleep", || !process::lives(sleep.pid));
     let left = || {
         let cgroups = run(["find", "/sys/fs/cgroup", "-name", "fgpu-run-*"]);
-        (cgroups.ok().lines().count(), Path::new("/run/fgpu/driver/libcuda.so.1").exists())
+        (cgroups.ok().lines().count(), drivers() > 0)
     };
     assert_eq!(left(), (1, true), "nobody was left to remove them");
     run(["fgpu", "gc"]).ok();
@@ -171,8 +178,8 @@ fn gc_takes_no_mount_of_a_container() {
     assert!(container.exec(["nvidia-smi", "-L"]).ok().starts_with("GPU 0:"));
     container.remove();
     run(["fgpu", "gc"]).ok();
-    let left = ["driver", "limits", "ledger", "turns"].map(|name| Path::new("/run/fgpu").join(name).exists());
-    assert_eq!(left, [false; 4]);
+    let left = ["limits", "ledger", "turns"].map(|name| Path::new("/run/fgpu").join(name).exists());
+    assert_eq!((left, drivers()), ([false; 3], 0));
 }
 
 fn the_host_stays_as_it_was() {

@@ -159,11 +159,11 @@ fn no_program_is_started_from_shared_data(front_end: FrontEnd) {
         let table = container.exec(["cat", "/proc/self/mountinfo"]).ok().to_owned();
         container.remove();
         node::wait_until_free();
-        for path in ["/run/fgpu/limits", "/run/fgpu/ledger", "/run/fgpu/turns"] {
+        for path in ["/run/fgpu", "/run/fgpu/ledger", "/run/fgpu/turns"] {
             let line = table.lines().find(|line| line.split(' ').nth(4) == Some(path));
             let options: Vec<&str> =
                 line.and_then(|line| line.split(' ').nth(5)).unwrap_or_default().split(',').collect();
-            let access = if path.ends_with("limits") { "ro" } else { "rw" };
+            let access = if path.ends_with("fgpu") { "ro" } else { "rw" };
             for wanted in [access, "nosuid", "nodev", "noexec"] {
                 assert!(options.contains(&wanted), "{path} is not {wanted}: {table}");
             }

@@ -3,6 +3,7 @@
 use core::arch::asm;
 
 pub(super) const FCNTL: usize = 25;
+pub(super) const FSTATFS: usize = 44;
 pub(super) const FALLOCATE: usize = 47;
 pub(super) const CLOCK_GETTIME: usize = 113;
 pub(super) const OPENAT: usize = 56;
@@ -13,6 +14,7 @@ pub(super) const WRITE: usize = 64;
 pub(super) const PREAD64: usize = 67;
 pub(super) const PWRITE64: usize = 68;
 pub(super) const READLINKAT: usize = 78;
+pub(super) const FSTAT: usize = 80;
 pub(super) const EXIT_GROUP: usize = 94;
 pub(super) const FUTEX: usize = 98;
 pub(super) const NANOSLEEP: usize = 101;

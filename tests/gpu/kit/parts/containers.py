@@ -72,7 +72,8 @@ def driver_tier(trial, node):
         trial.skip("driver %s has no memory limits by cgroup, or there is no cgroup v2 at /sys/fs/cgroup" % inventory["driver_version"])
     before, granted = node.outside()[0], node.granted(25)
     running = node.start(trial, ["-p", "25%", "-a", "isolation=driver"],
-                         ["env", "FGPU_KIT_CUDA=/run/fgpu/driver/libcuda.so.1", *node.program("fill", "fill", "alloc", "hold")])
+                         ["sh", "-c", 'FGPU_KIT_CUDA=$(echo /run/fgpu/driver-*/cuda) exec "$@"', "sh",
+                          *node.program("fill", "fill", "alloc", "hold")])
     filled, held = running.line(), running.line()
     trial.need("pid" in held, "filling: %s" % filled)
     trial.measured.update(granted=granted, got=filled["got"], code=filled["code"])
