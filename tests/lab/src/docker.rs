@@ -22,6 +22,11 @@ pub fn container(image: &str) -> Run {
     Run { options: Vec::new(), image: image.to_owned(), command: Vec::new() }
 }
 
+/// Starts a [`Run`] of an image that a test has made.
+pub fn container_of(image: &str) -> Run {
+    Run { options: Vec::new(), image: image.to_owned(), command: Vec::new() }
+}
+
 impl Run {
     /// Adds options of `docker run`.
     pub fn options<W: Into<String>>(mut self, words: impl IntoIterator<Item = W>) -> Self {

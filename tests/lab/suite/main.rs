@@ -31,6 +31,7 @@ mod packages;
 mod podman;
 mod queue;
 mod resize;
+mod roads;
 mod run;
 mod same;
 mod state;
@@ -45,6 +46,7 @@ fn tests() -> Vec<Test> {
         view::TESTS,
         compute::TESTS,
         limit::TESTS,
+        roads::TESTS,
         capacity::TESTS,
         malformed::TESTS,
         mig::TESTS,
