@@ -1,10 +1,13 @@
 //! This boot's copies of the quota libraries, in which the path of the real libraries is written (`fgpu_wire::Seal`).
 //!
 //! ```text
-//! /var/lib/fgpu/<boot id>/key                            16 random hexadecimal digits
-//! /var/lib/fgpu/<boot id>/libfgpu-cuda.so-<inode>-<ctime>  the copy of the installed library with that inode number and
-//! /var/lib/fgpu/<boot id>/libfgpu-nvml.so-<inode>-<ctime>  time of change: an upgrade makes another one beside it
+//! /var/lib/fgpu/<boot id>/key                                      16 random hexadecimal digits
+//! /var/lib/fgpu/<boot id>/libfgpu-cuda.so-<device>-<inode>-<ctime>
+//! /var/lib/fgpu/<boot id>/libfgpu-nvml.so-<device>-<inode>-<ctime>
 //! ```
+//!
+//! A copy is of the installed library with that inode number and time of change (an upgrade makes another one beside it), for a
+//! state directory on that device (a node may have two, each seen from mount namespaces of its own).
 //!
 //! The folder is not below /run: most systems mount that `noexec`, and in a user namespace nobody can take the flag away. Each
 //! file appears whole and is never changed, so whoever is killed in here leaves nothing, and containers that run keep theirs.
@@ -97,7 +100,7 @@ fn remove_others(directory: &Path, folder: &Path) {
 fn copy(installed: &Path, folder: &Path, name: &str, seal: Seal) -> Result<PathBuf, Error> {
     let stat = fs::metadata(installed).map_err(|error| Error::io("look at", installed, &error))?;
     let version = format!("{}-{}.{:09}", stat.ino(), stat.ctime(), stat.ctime_nsec());
-    let path = folder.join(format!("{name}-{version}"));
+    let path = folder.join(format!("{name}-{:x}-{version}", seal.device));
     if path.exists() {
         return Ok(path);
     }
@@ -176,6 +179,9 @@ mod tests {
         assert_eq!(stat.mode() & 0o7777, 0o644);
         assert_eq!(copy(&installed, folder.path(), "name", seal).unwrap(), first);
         assert_eq!(fs::metadata(&first).unwrap().ino(), stat.ino());
+        // Another state directory has others.
+        let other = copy(&installed, folder.path(), "name", Seal { device: 10, ..seal }).unwrap();
+        assert_ne!(fs::read(other).unwrap(), fs::read(&first).unwrap());
         // An upgrade puts another file in its place.
         fs::remove_file(&installed).unwrap();
         let second = copy(&library(folder.path()), folder.path(), "name", seal).unwrap();

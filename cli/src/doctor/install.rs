@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use fgpu_hook::config::PATH;
+use fgpu_wire::Seal;
 
 use super::Diagnosis;
 use super::node::Node;
@@ -23,6 +24,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     runtimes(node, diagnosis);
     state_dir(node, diagnosis);
     log_dir(node, diagnosis);
+    library_dir(node, diagnosis);
     units(node, diagnosis);
 }
 
@@ -38,8 +40,15 @@ fn programs(node: &Node, diagnosis: &mut Diagnosis) {
     let folder = Path::new(&programs).join("../lib/fgpu");
     for name in LIBRARIES {
         let path = folder.join(name);
-        if !node.place(&path).exists() {
-            missing.push(format!("{}/../lib/fgpu/{name}", programs.trim_end_matches('/')));
+        let shown = format!("{}/../lib/fgpu/{name}", programs.trim_end_matches('/'));
+        let can_be_sealed = |mut bytes: Vec<u8>| Seal::default().apply(&mut bytes).is_ok();
+        match fs::read(node.place(&path)).map(can_be_sealed) {
+            Err(_) => missing.push(shown),
+            Ok(false) => {
+                let what = format!("{shown} is damaged: every container with a share is refused");
+                diagnosis.error("library-damaged", what, &[REINSTALL]);
+            }
+            Ok(true) => {}
         }
     }
     match missing.is_empty() {
@@ -162,6 +171,24 @@ fn log_dir(node: &Node, diagnosis: &mut Diagnosis) {
     if is_read_only(nearest) || rustix::fs::statvfs(nearest).is_ok_and(is_full) {
         let what = format!("the disk of {path} is full or read-only: who held which GPU is not recorded");
         diagnosis.warn("log-disk-full", what, &[&format!("df {path}; journalctl --vacuum-size=100M")]);
+    }
+}
+
+/// Where this boot's copies of the quota libraries are made.
+fn library_dir(node: &Node, diagnosis: &mut Diagnosis) {
+    let path = node.config.library_dir.display().to_string();
+    let there = node.place(&node.config.library_dir);
+    let nearest = there.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let no_programs = rustix::fs::StatVfsMountFlags::NOEXEC;
+    if !nearest.is_dir() || is_read_only(nearest) {
+        let what =
+            format!("{path} cannot be written: no copy of the quota libraries can be made for a container");
+        diagnosis.error("library-dir-unusable", what, &[&format!("$EDITOR {PATH}   # library-dir")]);
+    } else if rustix::fs::statvfs(nearest).is_ok_and(|space| space.f_flag.contains(no_programs)) {
+        let what = format!(
+            "{path} is mounted noexec: a container with a user namespace cannot load the quota libraries"
+        );
+        diagnosis.error("library-dir-noexec", what, &[&format!("$EDITOR {PATH}   # library-dir")]);
     }
 }
 

@@ -116,6 +116,9 @@ fn faults_of_the_installation() {
         ("installation-incomplete", "error", "--reinstall fgpu", |node| {
             node.remove("usr/lib/fgpu/libfgpu-cuda.so");
         }),
+        ("library-damaged", "error", "--reinstall fgpu", |node| {
+            node.put("usr/lib/fgpu/libfgpu-nvml.so", "cut sh");
+        }),
         ("config-invalid", "error", "/etc/fgpu/config.toml", |node| {
             node.put("etc/fgpu/config.toml", "polizy = \"pack\"\n");
         }),

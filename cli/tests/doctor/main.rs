@@ -58,11 +58,14 @@ fn file_systems_that_are_full_or_read_only() {
     let full = "cp -a \"$0\" \"$0.was\" && mount -t tmpfs -o size=64k full \"$0\" && cp -a \"$0.was/.\" \"$0\" && \
                 { head -c 65536 /dev/zero > \"$0/x\"; exec \"$@\"; }";
     let read_only = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+    let no_programs = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,noexec \"$0\" && exec \"$@\"";
     for (script, directory, check) in [
         (full, "var/log/fgpu", "log-disk-full"),
         (read_only, "var/log/fgpu", "log-disk-full"),
         (full, "run/fgpu", "state-dir-full"),
         (read_only, "run/fgpu", "state-dir-read-only"),
+        (read_only, "var/lib/fgpu", "library-dir-unusable"),
+        (no_programs, "var/lib/fgpu", "library-dir-noexec"),
     ] {
         let node = Node::new();
         let mut command = Command::new("unshare");

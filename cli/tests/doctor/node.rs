@@ -111,10 +111,11 @@ impl Node {
             self.put(&format!("usr/bin/{program}"), "");
         }
         for library in ["libfgpu-cuda.so", "libfgpu-nvml.so"] {
-            self.put(&format!("usr/lib/fgpu/{library}"), "");
+            self.put(&format!("usr/lib/fgpu/{library}"), fgpu_wire::Seal::unsealed_cuda());
         }
         self.put("etc/fgpu/config.toml", "policy = \"pack\"\n");
         fs::create_dir_all(self.path("var/log/fgpu")).unwrap();
+        fs::create_dir_all(self.path("var/lib/fgpu")).unwrap();
         fs::create_dir_all(self.path("run/systemd/system")).unwrap();
         let wants = self.path("etc/systemd/system/timers.target.wants");
         fs::create_dir_all(&wants).unwrap();

@@ -11,7 +11,7 @@ fn allocates_after(change: &str) -> bool {
     let program = container.program("tenant", &[], &[]);
     let script = format!("set -e; {change}; exec \"$0\" libcuda.so.1 1 </dev/null");
     let mut command = container.command(Path::new("sh"));
-    let output = command.args(["-c", &script]).arg(&program).output().unwrap();
+    let output = command.args(["-c", &script]).arg(&program).output().expect("starts");
     let error = String::from_utf8_lossy(&output.stderr);
     let refused = error.contains("/run/fgpu/limits is missing, damaged or not the mount");
     assert!(output.status.success() != refused, "{change}: {error}");

@@ -111,7 +111,7 @@ fn both_stages_are_one_grant() {
         let both = both.annotation("fgpu/fraction", "0.25").annotation("fgpu/device", "0").start();
         assert_eq!(node::only_lease().id, both.id);
         assert_has_quarter_of_first(|script| both.exec(&["sh", "-c", script]));
-        let mounts = both.exec(&["grep", "-c", "/run/fgpu/limits", "/proc/self/mountinfo"]);
+        let mounts = both.exec(&["grep", "-c", " /run/fgpu ", "/proc/self/mountinfo"]);
         assert_eq!(mounts.ok(), "1", "nothing is mounted twice");
         both.delete();
         assert_nothing_is_left();
@@ -373,7 +373,7 @@ fn environment_is_not_heard() {
         assert_has_quarter_of_first(|script| one.exec(&["sh", "-c", script]));
         // What it made can be used by everybody in the container and nobody else, whatever the umask.
         let folder = format!("/run/fgpu/containers/{}", lease.nonce);
-        assert_eq!(run(["stat", "--format", "%a", &folder]).ok(), "700");
+        assert_eq!(run(["stat", "--format", "%a", &folder, "/run/fgpu/containers"]).ok(), "755\n700");
         let modes = one.exec(&["stat", "--format", "%a", "/run/fgpu/limits", "/run/fgpu/ledger"]);
         assert_eq!(modes.ok(), "644\n666");
         one.delete();
