@@ -14,8 +14,10 @@ use crate::config::Config;
 use crate::driver_step::{self, SetUp};
 use crate::layers::Layers;
 use crate::layout::Layout;
+use crate::plan::How;
+use crate::sealed::{self, Sealed};
 use crate::wait::{self, Ask};
-use crate::{container_files, give_back, plan, programs, sealed};
+use crate::{container_files, give_back, plan, programs};
 
 /// What the container asks for, if anything. A pause container asks for nothing, whatever its pod asks for.
 ///
@@ -58,6 +60,24 @@ pub(crate) fn written(
     match store.leases()?.iter().find(|lease| ours(lease)) {
         Some(lease) if store.is_in_use(lease)? => Ok(Some(nonce)),
         _ => Ok(None),
+    }
+}
+
+/// What a plan has to know of a container.
+#[derive(Debug)]
+pub(crate) struct Image<'a> {
+    /// Its root, as far as it can be looked into.
+    pub(crate) layers: Option<&'a Layers>,
+    /// The environment that it starts with.
+    pub(crate) env: Vec<String>,
+    /// Whether it may change mounts ([`Document::may_remount`]).
+    pub(crate) may_remount: bool,
+}
+
+impl<'a> Image<'a> {
+    /// The container of this `config.json`.
+    pub(crate) fn of(document: &Document, layers: Option<&'a Layers>) -> Self {
+        Self { layers, env: document.env(), may_remount: document.may_remount() }
     }
 }
 
@@ -132,35 +152,56 @@ fn is_short(error: &Error) -> bool {
 }
 
 impl Granted {
-    /// Makes the grant's files and the plan for an image with these layers and a process with this environment.
+    /// A lease that another process of ours has made.
+    ///
+    /// # Errors
+    /// Those of the inventory.
+    pub(crate) fn of(config: &Config, lease: Lease) -> Result<Self, Error> {
+        let inventory =
+            fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
+        Ok(Self { inventory, lease, insists: false })
+    }
+
+    /// Makes the grant's files and the plan for a container.
     ///
     /// # Errors
     /// A file cannot be made, or the node lacks what the container needs. What is half made goes with the lease.
-    pub(crate) fn plan(
+    pub(crate) fn plan(&self, config: &Config, store: &Store, image: &Image<'_>) -> Result<Plan, Error> {
+        let grant = &self.lease.grant;
+        let files = store.container_dir(&grant.nonce);
+        match self.sealed(config)? {
+            Some(sealed) => {
+                container_files::create(&files, grant, &self.inventory, &sealed.seal)?;
+                container_files::create_turns(&config.state_dir)?;
+            }
+            // No limits, but a trace of the grant that a lost allocator file leaves.
+            None if grant.tier == Tier::Mig => container_files::folder(&files)?,
+            None => {}
+        }
+        self.plan_again(config, store, image)
+    }
+
+    /// The plan for a container whose grant's files are there.
+    ///
+    /// # Errors
+    /// As [`Granted::plan`].
+    pub(crate) fn plan_again(
         &self,
         config: &Config,
         store: &Store,
-        layers: Option<&Layers>,
-        env: &[String],
+        image: &Image<'_>,
     ) -> Result<Plan, Error> {
         let grant = &self.lease.grant;
+        let layout = Layout::read(image.layers, &image.env)?;
+        let how = How { insists: self.insists, shielded: image.may_remount };
         let files = store.container_dir(&grant.nonce);
-        let sealed = match grant.tier {
-            Tier::None => None,
-            Tier::Mig => {
-                // No limits, but a trace of the grant that a lost allocator file leaves.
-                container_files::folder(&files)?;
-                None
-            }
-            Tier::Driver | Tier::Quota => {
-                let sealed = sealed::libraries(&config.library_dir, &config.state_dir)?;
-                container_files::create(&files, grant, &self.inventory, &sealed.seal)?;
-                container_files::create_turns(&config.state_dir)?;
-                Some(sealed)
-            }
-        };
-        let layout = Layout::read(layers, env)?;
-        plan::plan(config, &self.inventory, grant, &layout, &files, sealed.as_ref(), self.insists)
+        plan::plan(config, &self.inventory, grant, &layout, &files, self.sealed(config)?.as_ref(), how)
+    }
+
+    /// The quota libraries, if the tier has them.
+    fn sealed(&self, config: &Config) -> Result<Option<Sealed>, Error> {
+        let has = self.lease.grant.tier.is_interposed();
+        has.then(|| sealed::libraries(&config.library_dir, &config.state_dir)).transpose()
     }
 
     /// Gives the lease back because of `error`, which is returned with what went wrong with that, too.

@@ -40,7 +40,7 @@ use fgpu_spec::{Code, Document, Error, Nonce, Tier};
 
 use crate::config::Config;
 use crate::events::refusals_of;
-use crate::grant::Granted;
+use crate::grant::{Granted, Image};
 use crate::held::Held;
 use crate::layers::Layers;
 use crate::{bundle, cgroup_of, devices, driver_step, give_back, grant, lifecycle, release, say, store};
@@ -51,6 +51,7 @@ use stop::Deadline;
 use target::Target;
 
 mod attach;
+mod attached;
 mod ending;
 mod entry;
 mod file_system;
@@ -60,6 +61,7 @@ mod parameters;
 mod precreate;
 mod report;
 mod resolve;
+mod shield;
 mod source;
 mod state;
 mod stop;
@@ -67,6 +69,7 @@ mod sys;
 mod target;
 mod ungranted;
 
+pub use attached::attach;
 pub use limit::limit;
 pub use precreate::precreate;
 
@@ -140,11 +143,11 @@ fn inject(
     held: &Held,
 ) -> Result<(), Error> {
     let layers = Layers::of_descriptor(&target.root);
-    let plan = granted.plan(config, store, layers.as_ref(), &document.env())?;
+    let plan = granted.plan(config, store, &Image::of(document, layers.as_ref()))?;
     held.check()?;
     let nonce = &granted.lease.grant.nonce;
     let parameters = parameters::make(&config.driver_root, &store.container_dir(nonce))?;
-    let sources = source::open_all(&plan, parameters)?;
+    let sources = source::open_all(config, &plan, parameters)?;
     target.check()?;
     let ungranted = ungranted::of_spec(spec, &plan.nodes);
     let attached = Attached::attach(target, sources, &ungranted, held)?;

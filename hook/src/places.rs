@@ -22,13 +22,13 @@ const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 const NEW: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Makes what is missing of the mounts' destinations below `root`, as far as that can be done.
-pub(crate) fn make(root: &Path, mounts: &[Mount]) {
+pub(crate) fn make<'a>(root: &Path, mounts: impl IntoIterator<Item = &'a Mount>) {
     let Ok(root) = open(root, FOLDER | OFlags::PATH, Mode::empty()) else { return };
     // What lies in the grant's folder has its place there, and not in the image.
     let in_folder = |mount: &&Mount| {
         mount.destination != FOLDER_PATH && Path::new(&mount.destination).starts_with(FOLDER_PATH)
     };
-    for mount in mounts.iter().filter(|mount| !in_folder(mount)) {
+    for mount in mounts.into_iter().filter(|mount| !in_folder(mount)) {
         let _ = place(&root, mount);
     }
 }

@@ -21,7 +21,7 @@ const POSTSTOP_TIMEOUT: u32 = 30;
 const LIMIT_TIMEOUT: u32 = 60;
 
 /// Makes the plan for one container. `files` is the grant's folder on the host; `sealed`: the quota libraries, if the tier has
-/// them; `insists`: without the driver's limit there is no container.
+/// them.
 pub(crate) fn plan(
     config: &Config,
     inventory: &Inventory,
@@ -29,7 +29,7 @@ pub(crate) fn plan(
     layout: &Layout,
     files: &Path,
     sealed: Option<&Sealed>,
-    insists: bool,
+    how: How,
 ) -> Result<Plan, Error> {
     let mut gpus: Vec<_> = grant
         .gpus
@@ -63,14 +63,29 @@ pub(crate) fn plan(
         timeout,
     };
     let nonce = grant.nonce.to_string();
-    let limit: &[&str] = if insists { &["limit", &nonce, "--insist"] } else { &["limit", &nonce] };
+    let mut words = vec![if how.shielded { "attach" } else { "limit" }, &nonce];
+    words.extend(how.insists.then_some("--insist"));
+    let has_hook = how.shielded || grant.tier == Tier::Driver;
+    // Our own folder is the container's alone.
+    let is_hosts = |mount: &Mount| how.shielded && !mount.writable && mount.destination != FOLDER_PATH;
+    let (shielded, mounts) = mounts.0.into_iter().partition(is_hosts);
     Ok(Plan {
         annotations: vec![(fgpu_spec::GRANT_ANNOTATION.into(), nonce.clone())],
         nodes,
-        mounts: mounts.0,
-        create_runtime: (grant.tier == Tier::Driver).then(|| hook(limit, LIMIT_TIMEOUT)),
+        mounts,
+        shielded,
+        create_runtime: has_hook.then(|| hook(&words, LIMIT_TIMEOUT)),
         poststop: Some(hook(&["poststop", &nonce], POSTSTOP_TIMEOUT)),
     })
+}
+
+/// What is particular about a container's plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct How {
+    /// Without the driver's limit there is no container.
+    pub(crate) insists: bool,
+    /// The container may change mounts: the node's files come as ones that nobody can make writable.
+    pub(crate) shielded: bool,
 }
 
 /// Whether nothing on the mount that `file` lies on is a program, set-user-ID or a device: as the package mounts /run/fgpu.

@@ -8,6 +8,7 @@ use fgpu_spec::{Document, Error, Nonce};
 
 use crate::config::Config;
 use crate::events::refusals_of;
+use crate::grant::Image;
 use crate::layers::Layers;
 use crate::{bundle, grant, places, store};
 
@@ -111,7 +112,7 @@ fn edit_for<Guard>(
             Some(root) => Layers::of_directory(root),
             None => Layers::of_mounts(container.rootfs),
         };
-        let mut plan = granted.plan(config, &store, layers.as_ref(), &document.env())?;
+        let mut plan = granted.plan(config, &store, &Image::of(document, layers.as_ref()))?;
         if !container.poststop {
             plan.poststop = None;
         }
@@ -119,7 +120,7 @@ fn edit_for<Guard>(
         write(document)?;
         // In a user namespace what we make would belong to nobody there.
         if let Some(root) = root.filter(|_| !document.has_user_namespace()) {
-            places::make(&root, &plan.mounts);
+            places::make(&root, plan.mounts.iter().chain(&plan.shielded));
         }
         Ok(())
     };

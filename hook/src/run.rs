@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::driver_step;
 use crate::events::Events;
 use crate::give_back;
-use crate::grant::{self, Granted};
+use crate::grant::{self, Granted, Image};
 use crate::layers::Layers;
 use crate::say;
 use cgroup::Cgroup;
@@ -86,7 +86,7 @@ fn start(config: &Config, store: &Store, granted: &Granted, command: &[OsString]
     let env: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value.to_str()?)))
         .collect();
-    let plan = granted.plan(config, store, layers.as_ref(), &env)?;
+    let plan = granted.plan(config, store, &Image { layers: layers.as_ref(), env, may_remount: false })?;
     let stage = store.container_dir(nonce).join("stage");
     let held = leftovers::hold(&config.state_dir)?;
     view::enter(config, &plan, &stage)?;

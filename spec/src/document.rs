@@ -49,6 +49,8 @@ struct View {
     annotations: BTreeMap<String, String>,
     env: Vec<String>,
     root: Option<String>,
+    /// Whether `CAP_SYS_ADMIN` is in the bounding set.
+    is_administrator: bool,
 }
 
 impl Document {
@@ -81,6 +83,12 @@ impl Document {
     /// Whether the container gets or joins a user namespace. One of which that cannot be told counts as having it.
     pub fn has_user_namespace(&self) -> bool {
         edit::has_user_namespace(&self.tree).unwrap_or(true)
+    }
+
+    /// Whether a process of the container may change mounts that the host made: it can have `CAP_SYS_ADMIN` and is in no user
+    /// namespace, where the flags of such mounts are locked (mount_namespaces(7)).
+    pub fn may_remount(&self) -> bool {
+        self.view.is_administrator && !self.has_user_namespace()
     }
 
     /// The grant that a former edit wrote into the annotations. A user can write one too: it names a lease
@@ -121,6 +129,11 @@ impl View {
         #[derive(Deserialize)]
         struct Process {
             env: Option<Vec<String>>,
+            capabilities: Option<Capabilities>,
+        }
+        #[derive(Deserialize)]
+        struct Capabilities {
+            bounding: Option<Vec<String>>,
         }
         #[derive(Deserialize)]
         struct Root {
@@ -128,9 +141,13 @@ impl View {
         }
         let process: Option<Process> = read(tree.get("process"), "process")?;
         let root: Option<Root> = read(tree.get("root"), "root")?;
+        let (env, capabilities) =
+            process.map(|process| (process.env, process.capabilities)).unwrap_or_default();
+        let bounding = capabilities.and_then(|capabilities| capabilities.bounding).unwrap_or_default();
         Ok(Self {
             annotations: annotations(tree)?,
-            env: process.and_then(|process| process.env).unwrap_or_default(),
+            env: env.unwrap_or_default(),
+            is_administrator: bounding.iter().any(|name| name == "CAP_SYS_ADMIN"),
             root: root.and_then(|root| root.path),
         })
     }

@@ -57,6 +57,9 @@ pub struct Plan {
     pub nodes: Vec<Node>,
     /// Bind mounts, in order, after the container's own.
     pub mounts: Vec<Mount>,
+    /// Files that are attached after those by our own hook, so that nobody in the container can make them writable; an OCI spec
+    /// cannot say how. [`Document::apply`](crate::Document::apply) leaves them out.
+    pub shielded: Vec<Mount>,
     /// What there is to do when the container has its cgroup, and before anything of it runs.
     pub create_runtime: Option<Hook>,
     /// The release hook, for when the front end could not.

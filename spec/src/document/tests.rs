@@ -43,6 +43,7 @@ fn plan() -> Plan {
             mount("/run/fgpu/turns", "/run/fgpu/turns", true),
             mount("/run/nvidia-persistenced", "/run/nvidia-persistenced", true),
         ],
+        shielded: Vec::new(),
         create_runtime: None,
         poststop: Some(Hook {
             path: PathBuf::from("/usr/bin/fgpu-hook"),
@@ -312,6 +313,22 @@ fn mounts_of_the_container_itself_stay_below_ours() {
     assert_eq!(destinations.len(), 7);
     assert_eq!(destinations[0], "/usr/lib64/libcuda.so.1");
     assert_eq!(destinations[3], "/usr/lib64/libcuda.so.1");
+}
+
+#[test]
+fn who_may_change_mounts_is_told_by_capabilities_and_namespaces() {
+    let may = |bounding: Value, namespaces: Value| {
+        let config = json!({"process": {"capabilities": {"bounding": bounding, "effective": ["CAP_SYS_ADMIN"]}},
+                            "linux": {"namespaces": namespaces}});
+        Document::parse(&config.to_string()).unwrap().may_remount()
+    };
+    let mount = json!([{"type": "mount"}]);
+    let user = json!([{"type": "mount"}, {"type": "user"}]);
+    assert!(may(json!(["CAP_CHOWN", "CAP_SYS_ADMIN"]), mount.clone()));
+    assert!(!may(json!(["CAP_CHOWN"]), mount.clone()) && !may(Value::Null, mount));
+    assert!(!may(json!(["CAP_SYS_ADMIN"]), user));
+    let of = |text: &str| Document::parse(text).unwrap().may_remount();
+    assert_eq!(ALL.map(of), [false, true, false, false, false]);
 }
 
 /// What is mounted below such a volume is mounted on the host as well, be it over the node's state or its libraries.

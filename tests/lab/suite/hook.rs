@@ -19,6 +19,10 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("hook::waiting_gets_the_room_that_comes", waiting_gets_the_room_that_comes),
     Test::once("hook::share_ends_with_the_container", share_ends_with_the_container),
     Test::once("hook::environment_is_not_heard", environment_is_not_heard),
+    Test::once(
+        "hook::an_administrator_changes_no_file_of_the_node",
+        an_administrator_changes_no_file_of_the_node,
+    ),
 ];
 
 /// UUID, total and used MiB of each GPU.
@@ -349,6 +353,26 @@ const VARIABLES: [&str; 14] = [
     "_OCI_SYNCPIPE=0",
     "IFS=/",
 ];
+
+/// As behind the other front ends (roads.rs).
+fn an_administrator_changes_no_file_of_the_node() {
+    for runtime in runtimes() {
+        let one = bundle(runtime, "debian13").fgpu("createRuntime");
+        let one = one.annotation("fgpu/fraction", "0.25").annotation("fgpu/device", "0").edit(|spec| {
+            let sets = spec["process"]["capabilities"].as_object_mut().expect("runc's own spec has them");
+            sets.values_mut()
+                .for_each(|set| set.as_array_mut().expect("a list").push(json!("CAP_SYS_ADMIN")));
+        });
+        let one = one.start();
+        let before = crate::roads::files_of_the_node();
+        assert_has_quarter_of_first(|script| one.exec(&["sh", "-c", script]));
+        let written = one.exec(&["sh", "-c", crate::roads::WRITE_EVERYWHERE]);
+        assert_eq!(written.ok(), "tried", "{}", written.story());
+        assert!(crate::roads::files_of_the_node() == before);
+        one.delete();
+        assert_nothing_is_left();
+    }
+}
 
 /// None of that is looked at, nor the working directory, nor the umask.
 fn environment_is_not_heard() {

@@ -13,6 +13,10 @@ use crate::limit::assert_filled;
 pub(crate) const TESTS: &[Test] = &[
     Test::both("roads::no_environment_leads_around", no_environment_leads_around),
     Test::both("roads::no_data_of_an_image_leads_around", no_data_of_an_image_leads_around),
+    Test::both(
+        "roads::an_administrator_in_a_container_changes_no_file_of_the_node",
+        an_administrator_in_a_container_changes_no_file_of_the_node,
+    ),
     Test::once(
         "roads::nothing_can_be_put_in_the_place_of_the_limits",
         nothing_can_be_put_in_the_place_of_the_limits,
@@ -181,6 +185,49 @@ fn nothing_can_be_put_in_the_place_of_the_limits() {
     }
     container.remove();
     run(["docker", "rmi", "--force", "roads-link"]).ok();
+}
+
+/// Tries to write to every file that is mounted from the node; prints those that let it.
+pub(crate) const WRITE_EVERYWHERE: &str = r#"
+    mount -o remount,bind,rw /run/fgpu || exit 3
+    for at in $(cut -d ' ' -f 5 /proc/self/mountinfo | grep -E '^/usr/|^/run/fgpu/driver-'); do
+        mount -o remount,bind,rw $at 2>/dev/null; mount -o remount,rw $at 2>/dev/null
+        for try in "dd if=/dev/zero of=$at bs=1 count=1 conv=notrunc" "truncate -s 0 $at" "chmod 777 $at" "touch $at"; do
+            $try 2>/dev/null && echo "$at: $try"
+        done
+    done; echo tried"#;
+
+/// What the node has of what containers have mounted, by its content.
+pub(crate) fn files_of_the_node() -> String {
+    let sums = "find /opt/fgpu-sim/usr /usr/lib/fgpu /var/lib/fgpu -type f | sort | xargs sha256sum; ls -lR /opt/fgpu-sim/usr /var/lib/fgpu";
+    run(["sh", "-c", sums]).ok().to_owned()
+}
+
+/// `CAP_SYS_ADMIN` takes the read-only flag from any mount of the container. What is below it stays read-only.
+fn an_administrator_in_a_container_changes_no_file_of_the_node(front_end: FrontEnd) {
+    for image in ["debian13", "debian11"] {
+        fs::write("/run/lab/victim", "the node's").expect("the lab's own");
+        let administrator = share(image, front_end).options([
+            "--volume",
+            "/run/lab/victim:/usr/victim:ro",
+            "--cap-add",
+            "SYS_ADMIN",
+            "--security-opt",
+            "seccomp=unconfined",
+        ]);
+        let container = administrator.command(["sleep", "1000"]).start();
+        let before = files_of_the_node();
+        assert_filled(container.exec(["alloc", "fill"]).ok(), granted());
+        assert!(container.exec(["nvidia-smi", "-L"]).ok().starts_with("GPU 0:"));
+        let written = container.exec(["sh", "-c", WRITE_EVERYWHERE]);
+        // An ordinary read-only volume shows that the attempt is one.
+        let others = written.ok().lines().filter(|line| !line.starts_with("/usr/victim: "));
+        assert_eq!(others.collect::<Vec<_>>(), ["tried"], "{}", written.story());
+        assert_eq!(fs::read("/run/lab/victim").expect("is there"), b"", "{}", written.story());
+        assert!(files_of_the_node() == before);
+        container.remove();
+        node::wait_until_free();
+    }
 }
 
 /// With effort a limit can be walked around (docs/tiers.md): who copies a driver into the running container sees the whole GPU.
