@@ -19,6 +19,7 @@ mod layers;
 mod layout;
 mod lifecycle;
 pub mod live;
+mod openat2;
 mod places;
 mod plan;
 mod prepare;

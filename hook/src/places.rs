@@ -12,8 +12,10 @@ use std::path::Path;
 
 use fgpu_spec::Mount;
 use fgpu_wire::FOLDER_PATH;
-use rustix::fs::{Mode, OFlags, ResolveFlags, fchmod, mkdirat, open, openat, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fchmod, mkdirat, open, openat};
 use rustix::io::{Errno, Result};
+
+use crate::openat2::openat2;
 
 const RESOLVE: ResolveFlags =
     ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
@@ -36,7 +38,7 @@ pub(crate) fn make<'a>(root: &Path, mounts: impl IntoIterator<Item = &'a Mount>)
 fn place(root: &OwnedFd, mount: &Mount) -> Result<()> {
     let path = &*mount.destination;
     let (Some((parent, name)), Err(Errno::NOENT)) =
-        (path.rsplit_once('/'), openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), RESOLVE))
+        (path.rsplit_once('/'), openat2(root, path, OFlags::PATH, Mode::empty(), RESOLVE))
     else {
         return Ok(());
     };
@@ -146,5 +148,27 @@ mod tests {
         assert!(!outside.with_file_name("folder").exists());
         assert!(at("dangling").is_symlink() && at("file").is_file());
         assert!(at("folder").is_dir(), "the way up from the root leads into the root itself");
+    }
+
+    /// Somebody renames elsewhere all the time, and every path has `..` in it: the kernel gives up on such a path, and
+    /// nothing may be left out because of that.
+    #[test]
+    fn renames_elsewhere_leave_nothing_out() {
+        let host = tempfile::tempdir().unwrap();
+        let busy = crate::openat2::busy::Busy::new();
+        for round in 0..200 {
+            let root = tempfile::tempdir().unwrap();
+            let at = |path: &str| root.path().join(path);
+            fs::create_dir_all(at("usr/lib")).unwrap();
+            symlink("../../usr/../usr/lib", at("usr/lib64")).unwrap();
+            let wanted =
+                ["/usr/lib64/one", "/usr/lib64/../lib64/new/two", "/a/b/../../usr/lib64/../../a/folder"];
+            fs::create_dir_all(at("a/b")).unwrap();
+            make(root.path(), &mounts(host.path(), &wanted));
+            for made in ["usr/lib/one", "usr/lib/new/two", "a/folder"] {
+                assert!(at(made).exists(), "round {round}: {made}");
+            }
+        }
+        assert!(busy.stop() > 0);
     }
 }

@@ -8,15 +8,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use fgpu_spec::{Code, Error};
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fchmod, mkdirat, openat2, readlinkat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fchmod, mkdirat, readlinkat, unlinkat};
 use rustix::io::Errno;
 
 use super::file_system;
 use super::mounts::{FileId, Mounts, place};
+use crate::openat2::openat2;
 
-/// How often a look-up that met a concurrent rename is tried again. The kernel cannot tell whether such a path stayed
-/// inside the root, so it gives up; a process that renames all the time wins about every other time.
-const ATTEMPTS: usize = 256;
 /// As many links are followed as the kernel follows (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
 
@@ -26,26 +24,9 @@ const ONE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS)
 
 /// Opens what is at `path` below `root`.
 pub(super) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    openat2_patiently(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
-}
-
-fn openat2_patiently(
-    root: impl AsFd,
-    path: &Path,
-    flags: OFlags,
-    mode: Mode,
-    resolve: ResolveFlags,
-) -> rustix::io::Result<OwnedFd> {
     // "/" is what the root itself is called in it.
     let path = if path.as_os_str().is_empty() { Path::new("/") } else { path };
-    let mut last = Errno::AGAIN;
-    for _ in 0..ATTEMPTS {
-        match openat2(&root, path, flags | OFlags::CLOEXEC, mode, resolve) {
-            Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
-            result => return result,
-        }
-    }
-    Err(last)
+    openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
 }
 
 /// Why nothing is made or mounted in procfs and its like.
@@ -212,7 +193,7 @@ impl Root<'_> {
 /// Makes an empty file; the descriptor is of that very file.
 fn make_file(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY;
-    let made = openat2_patiently(directory, Path::new(name), flags, Mode::from_raw_mode(0o644), ONE)?;
+    let made = openat2(directory, name, flags, Mode::from_raw_mode(0o644), ONE)?;
     // A default ACL of the directory may say something else.
     fchmod(&made, Mode::from_raw_mode(0o644))?;
     Ok(made)
@@ -223,7 +204,7 @@ fn make_file(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
 fn make_directory(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     mkdirat(directory, name, Mode::from_raw_mode(0o755))?;
     let flags = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-    openat2_patiently(directory, Path::new(name), flags, Mode::empty(), ONE).inspect_err(|_| {
+    openat2(directory, name, flags, Mode::empty(), ONE).inspect_err(|_| {
         // Only what is empty goes. Nobody else takes note of it.
         let _ = unlinkat(directory, name, AtFlags::REMOVEDIR);
     })

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
+use rustix::io::Errno;
 
 use crate::node::Node;
 
@@ -121,7 +122,13 @@ impl Container {
     pub(crate) fn open(&self, path: &str) -> rustix::io::Result<OwnedFd> {
         let inside = format!("/proc/{}/root{}", self.pid(), self.rootfs.display());
         let root = open(inside, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT)
+        loop {
+            match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT) {
+                // A rename or a mount anywhere on the machine met a `..` of the path: openat2(2) says to ask again.
+                Err(Errno::AGAIN) => {}
+                found => return found,
+            }
+        }
     }
 
     pub(crate) fn stat(&self, path: &str) -> rustix::io::Result<Stat> {

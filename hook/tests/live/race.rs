@@ -100,3 +100,56 @@ fn renaming_while_the_hook_runs_leads_nowhere() {
     assert!(container.hook(&node, &["createRuntime"]).status.success());
     assert_has_its_gpu(&node, &container, "after the races");
 }
+
+/// What a busy machine does all the time: somebody renames, elsewhere. Where a path has `..` the kernel then gives up
+/// (openat2(2), EAGAIN), and whoever asked has to ask again. Nobody's path is touched here, so every container gets its GPU.
+#[test]
+fn renaming_elsewhere_disturbs_nobody() {
+    const LINKS: &[(&str, &str)] = &[
+        ("usr/lib64", "../../../lib"),
+        ("usr/bin", "../usr/../usr/../tools"),
+        ("run", "../../var/../var/run"),
+    ];
+    let node = Node::new(1);
+    let elsewhere = node.path("elsewhere");
+    let pairs = ["a", "b", "c"].map(|name| {
+        let (one, other) = (elsewhere.join(name).join("one"), elsewhere.join(name).join("other"));
+        fs::create_dir_all(&one).unwrap();
+        fs::create_dir_all(&other).unwrap();
+        (one, other)
+    });
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (one, other) in &pairs {
+            scope.spawn(|| exchange(one, other, &stop));
+        }
+        // Also when an assertion fails: the threads would go on for good.
+        let _stopped = Stop(&stop);
+        for _ in 0..ROUNDS {
+            let mut container = Container::new(&node, &[("fgpu/fraction", "0.25")]);
+            for (path, target) in LINKS {
+                let path = container.rootfs.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                link(target, path);
+            }
+            for folder in ["lib", "tools", "var/run"] {
+                fs::create_dir_all(container.rootfs.join(folder)).unwrap();
+            }
+            container.start(USUAL);
+            assert_eq!(told(&container.hook(&node, &["createRuntime"])), "exit status: 0: ");
+            assert_has_its_gpu(&node, &container, "renames elsewhere");
+            container.kill();
+            assert_eq!(told(&container.hook(&node, &["poststop"])), "exit status: 0: ");
+            node.assert_nothing_held("renames elsewhere");
+        }
+    });
+}
+
+/// Tells `exchange` to stop when it is dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
