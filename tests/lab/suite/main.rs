@@ -116,30 +116,15 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
             pair.iter().map(|environment| (environment, Arc::new(Room::new(*environment)))).collect();
         for name in &names(pair[0].fgpu == Fgpu::Packages) {
             for (environment, room) in &rooms {
-                let (name, room, environment) = (name.clone(), Arc::clone(room), **environment);
+                let (name, room) = (name.clone(), Arc::clone(room));
                 let full = format!("{environment}::{name}");
                 if selected(&full, arguments) {
-                    trials.push(Trial::test(full, move || Ok(attempt(environment, &room, &name)?)));
+                    trials.push(Trial::test(full, move || Ok(room.run(&name)?)));
                 }
             }
         }
     }
     trials
-}
-
-/// With this variable in the environment a test that failed is run once more, in an environment of its own: where every
-/// process of two engines shares two cores, one failure in some hundred runs is as likely the machine's as ours. What the
-/// first attempt said is printed, so that it can be looked into.
-const AGAIN: &str = "FGPU_LAB_AGAIN";
-
-fn attempt(environment: Environment, room: &Room, name: &str) -> Result<(), String> {
-    let Err(first) = room.run(name) else { return Ok(()) };
-    if std::env::var_os(AGAIN).is_none() {
-        return Err(first);
-    }
-    eprintln!("\n{environment}::{name} failed and is run once more. It said:\n{first}\n");
-    let again = Room::new(environment).run(name);
-    again.map_err(|second| format!("{first}\n\nonce more, in an environment of its own:\n{second}"))
 }
 
 fn selected(name: &str, arguments: &Arguments) -> bool {
