@@ -1,10 +1,11 @@
+# make demo     a quarter of a GPU with docker, in a lab of its own
+# make test     lints, unit tests, packages, and real Docker, containerd, Podman, runc and crun in the lab
+#   Both need Debian 12 or newer, root and Rust, and install what else they lack (packaging/prepare), as do all of these.
 # make          build everything
 # make install  DESTDIR= PREFIX=/usr
-# make demo     a quarter of a GPU with docker, in a lab of its own (root)
-# make packages .deb and .rpm in target/packages (cargo-deb, cargo-generate-rpm, cargo-zigbuild: docs/contributing.md)
+# make packages .deb and .rpm in target/packages
 # make docs     the generated pages of docs/
-# make test     lints, unit tests, packages, and real Docker, containerd, Podman, runc and crun in the lab (root)
-# make lint, make unit, make packages package-tests, make lab LAB=FILTER: the parts of that
+# make lint, make unit, make packages package-tests, make lab LAB=FILTER: the parts of make test
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make bench    measurements for BENCHMARKS.md (root)
@@ -14,28 +15,53 @@
 PREFIX  ?= /usr
 DESTDIR ?=
 CARGO   ?= cargo
+# What packaging/tools installs goes before what this machine may have of it: the versions matter. ~/.cargo/bin comes last: a
+# shell of root's may not know it.
+FGPU_TOOLS ?= $(CURDIR)/.lab/tools
+export FGPU_TOOLS
+export PATH := $(FGPU_TOOLS)/bin:$(PATH):$(HOME)/.cargo/bin
+export CARGO_ZIGBUILD_ZIG_PATH ?= $(FGPU_TOOLS)/ziglang/zig
+# An hour of tests is worth more than one lost connection.
+export CARGO_NET_RETRY ?= 10
+# A clone of somebody else's, of which root makes packages: git would refuse it.
+ifndef GIT_CONFIG_COUNT
+export GIT_CONFIG_COUNT := 1
+export GIT_CONFIG_KEY_0 := safe.directory
+export GIT_CONFIG_VALUE_0 := $(CURDIR)
+endif
+RUSTC   := PATH="$(PATH)" rustc
 # A target named in full makes cargo apply RUSTFLAGS to what it ships and not to build scripts and macros.
-HOST    := $(shell rustc -vV | sed -n 's/^host: //p')
+HOST    := $(shell $(RUSTC) -vV 2>/dev/null | sed -n 's/^host: //p')
 # The front ends are in the way of every container: static, so that the loader has nothing to do, no library of
 # the host is needed and no variable of the caller's is heard. With musl where rustc has it (`rustup target add`), else
 # with this machine's libc.a: glibc asks the processor for its features first, 0.4 ms where a hypervisor answers.
 MUSL    := $(subst -gnu,-musl,$(HOST))
-STATIC_TARGET := $(if $(wildcard $(shell rustc --print target-libdir --target $(MUSL))),$(MUSL),$(HOST))
+STATIC_TARGET := $(if $(wildcard $(shell $(RUSTC) --print target-libdir --target $(MUSL) 2>/dev/null)),$(MUSL),$(HOST))
 STATIC  := target/$(STATIC_TARGET)/release
 STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
 # The oldest C library that `fgpu` is to run on, 2.28 (RHEL 8, below Debian 11) for packages: it loads NVML, so it cannot be
 # static. Needs cargo-zigbuild; empty: this machine's.
 GLIBC   ?=
+# What is shipped is what is tested and measured.
+packages reproduce package-tests upgrade-test lab bench test: export GLIBC = 2.28
 # In a folder of its own: cargo does not tell the static programs' dependencies from these and would build each anew in turns.
-DYNAMIC := target/dynamic
+DYNAMIC := target/dynamic$(GLIBC)
 BUILD_FGPU := $(if $(GLIBC),zigbuild --target $(HOST).$(GLIBC),build --target $(HOST)) --target-dir $(DYNAMIC)
 # No path of the building machine is in a program.
 REMAP   := --remap-path-prefix=$(CURDIR)=/usr/src/fgpu --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/usr/src/cargo
 GENERATED := target/generated
 
-.PHONY: all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab test demo bench replay gpu-kit clean
+PREPARE := @packaging/prepare
+PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
+
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab test demo bench replay gpu-kit clean
 
 all: host quota
+
+prepared:
+	$(PREPARE) build
+
+host quota generated simulated: | prepared
 
 host:
 	RUSTFLAGS="-C target-feature=+crt-static $(REMAP)" $(CARGO) build --release --locked --target $(STATIC_TARGET) -p fgpu-hook -p fgpu-shim
@@ -70,23 +96,28 @@ endif
 PACKAGES := target/packages
 
 packages:
+	$(PREPARE) packages
 	rm -rf $(PACKAGES)
-	$(MAKE) install DESTDIR=$(PACKAGES)/root PREFIX=/usr GLIBC=2.28
+	$(MAKE) install DESTDIR=$(PACKAGES)/root PREFIX=/usr
 	# Debian and Fedora ship programs without symbols; cargo's are kept for the backtraces of everybody else.
 	strip --strip-all -R .comment -R .note $(addprefix $(PACKAGES)/root/usr/bin/,$(STATIC_PROGRAMS) fgpu)
 	strip --strip-unneeded -R .comment -R .note $(PACKAGES)/root/usr/lib/fgpu/*.so
 	packaging/build
 
-# Needs dpkg, rpm, lintian and rpmlint.
 package-tests:
+	$(PREPARE) package-tests
 	$(CARGO) test --locked -p fgpu-lab --test packages
 
 # Builds the tree once more, in another folder, and compares the packages.
 reproduce: packages
+	$(PREPARE) reproduce
 	packaging/reproduce
 
 # The lab's upgrade, and the way back, with the package of another commit, OLD (root; see packaging/previous).
-upgrade-test: packages lab-tree
+upgrade-test:
+	$(PREPARE) upgrade-test
+	$(MAKE) packages
+	$(MAKE) lab-tree
 	packaging/previous $(OLD)
 	$(CARGO) test --locked -p fgpu-lab --test lab -- packages::upgrade; status=$$?; rm -rf $(PACKAGES)/previous; exit $$status
 
@@ -94,6 +125,7 @@ docs:
 	$(CARGO) run --quiet --locked -p fgpu-packaging -- --docs docs
 
 lint:
+	$(PREPARE) lint
 	$(CARGO) fmt --all --check
 	cd quota && $(CARGO) fmt --all --check
 	cd tests/driver && $(CARGO) fmt --all --check
@@ -107,7 +139,9 @@ deny:
 		(cd $$workspace && $(CARGO) deny --config "$(CURDIR)/deny.toml" check --hide-inclusion-graph $(DENY)) || exit 1; \
 	done
 
-unit: quota
+unit:
+	$(PREPARE) unit
+	$(MAKE) quota
 	$(CARGO) test --locked --workspace --exclude fgpu-lab
 	cd quota && $(CARGO) test --locked --workspace
 	cd tests/driver && $(CARGO) test --locked --workspace
@@ -122,15 +156,30 @@ lab-tree: simulated
 	tests/driver/fetch-nvidia-smi .lab/nvidia
 	install -m 0755 .lab/nvidia/nvidia-smi .lab/sim
 
-lab: lab-tree
+lab:
+	$(PREPARE) lab
+	$(MAKE) lab-tree
+	ls $(PACKAGES)/*.deb >/dev/null 2>&1 || $(MAKE) packages
 	$(CARGO) test --locked -p fgpu-lab --test lab -- $(LAB)
 
-test: lint unit packages package-tests lab
+# What is built here is built once.
+test: export CARGO_INCREMENTAL = 0
+test:
+	$(PREPARE) test
+	$(call PART,1 of 5: formats and lints) lint
+	$(call PART,2 of 5: unit tests) unit
+	$(call PART,3 of 5: packages) packages
+	$(call PART,4 of 5: what is in the packages) package-tests
+	$(call PART,5 of 5: real engines in the lab) lab
 
-demo: lab-tree
+demo:
+	$(PREPARE) demo
+	$(MAKE) lab-tree
 	tests/lab/demo
 
-bench: lab-tree
+bench:
+	$(PREPARE) bench
+	$(MAKE) lab-tree
 	tests/lab/bench
 
 # 93.08% is what best fit allocates in the mean of the authors' ten runs on this trace.

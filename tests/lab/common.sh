@@ -84,14 +84,26 @@ need() {
 
 # The Debian mirror that this machine itself uses. Asked each time and kept nowhere.
 mirror() {
-    local query=(apt-get indextargets --format '$(REPO_URI) $(LABEL) $(COMPONENT)' "Created-By: Packages") found
-    found=$("${query[@]}" | awk '$2 == "Debian" && $3 == "main" { print $1; exit }')
+    local found
+    found=$(mirrors)
     if [ -z "$found" ]; then
         fetched "$lab/log/apt" apt-get update
-        found=$("${query[@]}" | awk '$2 == "Debian" && $3 == "main" { print $1; exit }')
+        found=$(mirrors)
     fi
     [ -n "$found" ] || die "no Debian mirror among the apt sources of this machine"
     echo "${found%/}"
+}
+
+# The first archive of Debian's main that debootstrap can use, or nothing. Debian's cloud images name a file with a list of
+# mirrors.
+mirrors() {
+    apt-get indextargets --format '$(REPO_URI) $(LABEL) $(COMPONENT)' "Created-By: Packages" |
+        awk '$2 == "Debian" && $3 == "main" { print $1 }' | while read -r uri; do
+            case $uri in
+                mirror+file:*) uri=${uri#mirror+file:}; awk '$1 ~ /^(https?|file):/ { print $1; exit }' "${uri%/}" ;;
+                http:* | https:* | file:*) echo "$uri" ;;
+            esac
+        done | sed -n 1p
 }
 
 # unmounted CMD…: runs CMD in a mount namespace of its own, so that what a chroot left mounted goes away
@@ -115,4 +127,34 @@ base() {
     tar -C "$new" --one-file-system --numeric-owner --xattrs -cf "$new.tar" .
     publish "$new.tar" "$tar" "$key"
     rm -rf "$new"
+}
+
+hierarchies="cpuset cpu cpuacct memory devices freezer blkio pids"
+
+# Mounts every cgroup hierarchy that this kernel gives us below DIR: v1 controllers each in a folder of its
+# name, systemd's, and v2 in `unified`. A hierarchy that v2 has taken cannot be had as v1; only `devices`
+# must be there for Docker, and v2 never takes that one.
+mount_hierarchies() {
+    local name
+    mount -t tmpfs -o mode=755 cgroup "$1"
+    for name in $hierarchies; do
+        mkdir "$1/$name"
+        mount -t cgroup -o "$name" cgroup "$1/$name" 2>/dev/null || rmdir "$1/$name"
+    done
+    mkdir "$1/systemd" "$1/unified"
+    mount -t cgroup -o none,name=systemd cgroup "$1/systemd" 2>/dev/null || rmdir "$1/systemd"
+    mount -t cgroup2 cgroup2 "$1/unified"
+}
+
+# join_cgroups DIR NAME: makes a cgroup in every hierarchy of `mount_hierarchies DIR`, and puts this shell into it.
+join_cgroups() {
+    local dir
+    for dir in "$1"/*/; do
+        mkdir "$dir$2"
+        if [ -e "$dir/cpuset.cpus" ]; then
+            cat "$dir/cpuset.cpus" >"$dir$2/cpuset.cpus"
+            cat "$dir/cpuset.mems" >"$dir$2/cpuset.mems"
+        fi
+        echo $$ >"$dir$2/cgroup.procs"
+    done
 }
