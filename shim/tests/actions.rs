@@ -31,8 +31,12 @@ struct Bench {
     /// Stands for the stock shim's process.
     process: Child,
     /// The stock shim's ends of its connections; they close with it.
-    open: Arc<Mutex<Vec<UnixStream>>>,
+    open: Arc<Mutex<Open>>,
 }
+
+/// `None` once the stock shim has ended: a connection that is accepted only then closes at once, as the kernel closes those
+/// that a process has not accepted yet.
+type Open = Option<Vec<UnixStream>>;
 
 impl Bench {
     fn new() -> Self {
@@ -46,7 +50,8 @@ impl Bench {
         let written = shell.arg(folder.path().join("bin/containerd-shim-runc-v2")).arg(SCRIPT).status();
         assert!(written.unwrap().success());
         let process = Command::new("sleep").arg("1000").spawn().unwrap();
-        let bench = Self { folder, asked: Arc::default(), process, open: Arc::default() };
+        let open = Arc::new(Mutex::new(Some(Vec::new())));
+        let bench = Self { folder, asked: Arc::default(), process, open };
         bench.write("bundle/config.json", "{}");
         bench.write("bin/status", "0");
         bench.write("bin/answer", &bench.address());
@@ -54,7 +59,8 @@ impl Bench {
         let (pid, asked, open) = (bench.process.id(), bench.asked.clone(), bench.open.clone());
         std::thread::spawn(move || {
             while let Ok((connection, _)) = listener.accept() {
-                open.lock().unwrap().push(connection.try_clone().unwrap());
+                let Some(open_now) = &mut *open.lock().unwrap() else { continue };
+                open_now.push(connection.try_clone().unwrap());
                 let (asked, open) = (asked.clone(), open.clone());
                 std::thread::spawn(move || answer(&connection, pid, &asked, &open));
             }
@@ -139,14 +145,14 @@ impl Drop for Bench {
     }
 }
 
-fn close(open: &Mutex<Vec<UnixStream>>) {
-    for connection in open.lock().unwrap().drain(..) {
+fn close(open: &Mutex<Open>) {
+    for connection in open.lock().unwrap().take().into_iter().flatten() {
         let _ = connection.shutdown(std::net::Shutdown::Both);
     }
 }
 
 /// Answers as a stock shim of containerd 1.x does, which knows no version 3 of the service.
-fn answer(mut connection: &UnixStream, pid: u32, asked: &Mutex<Vec<String>>, open: &Mutex<Vec<UnixStream>>) {
+fn answer(mut connection: &UnixStream, pid: u32, asked: &Mutex<Vec<String>>, open: &Mutex<Open>) {
     loop {
         let mut head = [0; 10];
         if connection.read_exact(&mut head).is_err() {
