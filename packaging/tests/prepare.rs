@@ -187,6 +187,9 @@ fn what_cannot_be_installed_is_named() {
     );
     let said = machine.refusal("bash $P demo");
     assert!(said.ends_with("gcc binutils libc6-dev debootstrap iproute2"), "{said}");
+    // `kill` is a word of every shell, and the program is what tests start.
+    let said = machine.refusal("bash $P unit");
+    assert!(said.ends_with("gcc binutils libc6-dev musl-tools python3 python3-pip procps"), "{said}");
 }
 
 /// Nothing is built before the machine has been looked at, and what CI runs is what everybody runs.
