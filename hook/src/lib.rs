@@ -13,6 +13,7 @@ mod container_files;
 mod devices;
 pub mod driver_step;
 pub mod events;
+mod foreign;
 mod grant;
 mod held;
 mod layers;

@@ -43,7 +43,9 @@ use crate::events::refusals_of;
 use crate::grant::{Granted, Image};
 use crate::held::Held;
 use crate::layers::Layers;
-use crate::{bundle, cgroup_of, devices, driver_step, give_back, grant, lifecycle, release, say, store};
+use crate::{
+    bundle, cgroup_of, devices, driver_step, foreign, give_back, grant, lifecycle, release, say, store,
+};
 use attach::Attached;
 use entry::Stage;
 use state::State;
@@ -125,6 +127,7 @@ fn share(config: &Config, key: &Key, state: State, deadline: Deadline) -> Result
     if store.leases()?.iter().any(|lease| lease.key == *key && lease.init == Some(target.init)) {
         return Ok(());
     }
+    foreign::refuse(config, &request, &document, &state.bundle)?;
     let maker = Process::current()?;
     let claim = Claim { key: key.clone(), bundle: state.bundle, maker, pid_file: None };
     let longest = deadline.left(WORK);

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::events::refusals_of;
 use crate::grant::Image;
 use crate::layers::Layers;
-use crate::{bundle, grant, places, store};
+use crate::{bundle, foreign, grant, places, store};
 
 pub use crate::layers::RootfsMount;
 
@@ -96,6 +96,7 @@ fn edit_for<Guard>(
     if let Some(nonce) = grant::written(&store, document, container.id, container.bundle)? {
         return Ok(Some(Given { nonce, is_new: false }));
     }
+    foreign::refuse(config, &request, document, container.bundle)?;
     let claim = Claim {
         key: key.clone(),
         bundle: container.bundle.into(),

@@ -27,6 +27,9 @@ use crate::json::{Branch, Node, Object, items};
 use crate::{Code, Error, GRANT_ANNOTATION, Nonce, Plan, shown};
 
 mod edit;
+mod foreign;
+
+pub use foreign::{ForeignDriver, is_driver_file};
 
 /// What is taken apart; all else stays text.
 const EDITED: &[Branch] =

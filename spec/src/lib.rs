@@ -15,7 +15,7 @@ mod request;
 mod show;
 mod topology;
 
-pub use document::Document;
+pub use document::{Document, ForeignDriver, is_driver_file};
 pub use error::{Code, Error};
 pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};

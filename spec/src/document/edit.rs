@@ -262,10 +262,7 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
     }
     let of_former_edit = |existing: &Existing<'_>| {
         let options = existing.options.as_deref().unwrap_or_default();
-        mounts.iter().any(|mount| mount.destination == existing.destination)
-            && [READ_ONLY, WRITABLE, FOLDER, DATA_READ_ONLY, DATA_WRITABLE]
-                .iter()
-                .any(|ours| options == *ours)
+        mounts.iter().any(|mount| mount.destination == existing.destination) && has_options_of_ours(options)
             || options == DATA_INHERITED && is_data(&existing.destination)
             || options == DEVICE
                 && (is_granted_only(&existing.destination)
@@ -327,6 +324,11 @@ fn usual(path: &str) -> PathBuf {
         }
     }
     path
+}
+
+/// Whether a mount has the very options that one of ours has.
+pub(super) fn has_options_of_ours(options: &[String]) -> bool {
+    [READ_ONLY, WRITABLE, FOLDER, DATA_READ_ONLY, DATA_WRITABLE].iter().any(|ours| options == *ours)
 }
 
 fn is_data(destination: &str) -> bool {

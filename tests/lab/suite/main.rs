@@ -17,6 +17,7 @@ mod doctor;
 mod driver_tier;
 mod ends;
 mod events;
+mod foreign;
 mod hook;
 mod hook_chains;
 mod hook_crio;
@@ -65,6 +66,7 @@ fn tests() -> Vec<Test> {
         hook_chains::TESTS,
         hook_systemd::TESTS,
         hook_user::TESTS,
+        foreign::TESTS,
         resize::TESTS,
         driver_tier::TESTS,
         queue::TESTS,
