@@ -34,7 +34,7 @@ pub mod uvm;
 
 pub use cache::{FILE, FORMAT, cached, load, store};
 pub use capabilities::Capability;
-pub use nodes::nodes;
+pub use nodes::{majors, nodes};
 #[cfg(feature = "nvml")]
 pub use nvml::refresh;
 pub use procfs::{CharacterDevices, boot_id, parse_version, running_version};

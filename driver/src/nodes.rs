@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Code, Error, Gpu, Node};
+use fgpu_spec::{Code, Error, Gpu, Majors, Node};
 
 use crate::capabilities::{CapNode, Capability};
 use crate::procfs::CharacterDevices;
@@ -47,6 +47,15 @@ pub fn nodes(root: &Path, gpus: &[&Gpu], slices: &[Capability]) -> Result<Vec<No
         }
     }
     Ok(nodes)
+}
+
+/// The majors by which a GPU's or a capability's node is known, whatever its name, and those of all other drivers, as they
+/// are now.
+pub fn majors(root: &Path) -> Majors {
+    let devices = CharacterDevices::read(root);
+    let kernels = CharacterDevices::read(Path::new("/"));
+    let all = devices.all().chain(kernels.all());
+    Majors::new(devices.majors(GPU_DRIVER), devices.majors(CAPS_DRIVER), all)
 }
 
 fn device_folder(root: &Path) -> PathBuf {

@@ -99,6 +99,11 @@ impl CharacterDevices {
         fs::read_to_string(of(root, DEVICES)).map(|text| Self::parse(&text)).unwrap_or_default()
     }
 
+    /// Every major that is registered.
+    pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(|(major, _)| *major)
+    }
+
     /// The majors registered under one of `names`.
     pub fn majors(&self, names: &[&str]) -> Vec<u32> {
         self.0.iter().filter(|(_, name)| names.contains(&name.as_str())).map(|(major, _)| *major).collect()

@@ -17,6 +17,7 @@ use fgpu_spec::{Code, Error, Node};
 mod bpf;
 mod cgroup;
 mod dbus;
+mod narrow;
 mod pin;
 mod program;
 mod systemd;
@@ -25,6 +26,8 @@ mod v2;
 
 use cgroup::{Cgroup, Place};
 use systemd::Systemd;
+
+pub(crate) use narrow::narrow;
 
 /// What [`open`] changed. Dropping it changes nothing; see [`Opened::undo`].
 #[derive(Debug, Default)]

@@ -132,7 +132,7 @@ fn share(config: &Config, key: &Key, state: State, deadline: Deadline) -> Result
     let claim = Claim { key: key.clone(), bundle: state.bundle, maker, pid_file: None };
     let longest = deadline.left(WORK);
     let (granted, held) = grant::reserve(config, &store, &request, &claim, longest, Held::new)?;
-    inject(config, &store, &granted, &mut target, (&document, &text), &held)
+    inject(config, &store, &granted, &mut target, &document, &held)
         .map_err(|error| granted.undo(config, &store, error))
 }
 
@@ -142,7 +142,7 @@ fn inject(
     store: &Store,
     granted: &Granted,
     target: &mut Target,
-    (document, spec): (&Document, &str),
+    document: &Document,
     held: &Held,
 ) -> Result<(), Error> {
     let layers = Layers::of_descriptor(&target.root);
@@ -152,9 +152,12 @@ fn inject(
     let parameters = parameters::make(&config.driver_root, &store.container_dir(nonce))?;
     let sources = source::open_all(config, &plan, parameters)?;
     target.check()?;
-    let ungranted = ungranted::of_spec(spec, &plan.nodes);
+    let ungranted = ungranted::of_spec(&document.to_string(), &plan);
+    let beyond = document.ungranted_rule(&plan)?;
     let attached = Attached::attach(target, sources, &ungranted, held)?;
-    let opened = match devices::open(target.init.pid, &plan.nodes) {
+    // What is taken away is not given back: whoever fails from here on has no container.
+    let narrowed = beyond.map_or(Ok(()), |rule| devices::narrow(target.init.pid, &plan, &rule));
+    let opened = match narrowed.and_then(|()| devices::open(target.init.pid, &plan.nodes)) {
         Ok(opened) => opened,
         Err(error) => return Err(undo_mounts(attached, target, error)),
     };

@@ -72,6 +72,7 @@ pub(crate) fn plan(
     Ok(Plan {
         annotations: vec![(fgpu_spec::GRANT_ANNOTATION.into(), nonce.clone())],
         nodes,
+        majors: fgpu_driver::majors(&config.driver_root),
         mounts,
         shielded,
         create_runtime: has_hook.then(|| hook(&words, LIMIT_TIMEOUT)),

@@ -9,7 +9,7 @@
 //! | `annotations` | set |
 //! | `linux.devices` | added; one of the same path is replaced; a GPU or MIG capability that is not in the plan is removed |
 //! | (the same, in a user namespace) | a node that the host has at another path is a bind mount instead |
-//! | `linux.resources.devices` | one rule per node, `allow c MAJOR:MINOR rw`; the rule of a removed node is removed |
+//! | `linux.resources.devices` | one rule per node, `allow c MAJOR:MINOR rw`; a rule that allows another GPU is removed, or replaced by rules for all else that it allows |
 //! | `mounts` | appended, so that they lie over the container's own; those of a former edit are replaced |
 //! | `hooks.createRuntime`, `hooks.poststop` | appended; one that runs the same program is replaced |
 //!
@@ -26,6 +26,7 @@ use serde::Deserialize;
 use crate::json::{Branch, Node, Object, items};
 use crate::{Code, Error, GRANT_ANNOTATION, Nonce, Plan, shown};
 
+mod devices;
 mod edit;
 mod foreign;
 
@@ -98,6 +99,15 @@ impl Document {
     /// only together with the container's own id.
     pub fn grant(&self) -> Option<Nonce> {
         self.view.annotations.get(GRANT_ANNOTATION)?.parse().ok()
+    }
+
+    /// The first rule of the device cgroup by which the container could open a GPU or a capability that is not in the plan.
+    /// A privileged container may open every device, and `None` is returned for it.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when the rules have another type than the OCI runtime specification gives them.
+    pub fn ungranted_rule(&self, plan: &Plan) -> Result<Option<String>, Error> {
+        devices::ungranted_rule(&self.tree, plan)
     }
 
     /// Applies the plan; see the table at the top of this module's source for what it edits.

@@ -8,7 +8,7 @@ use std::process::Output;
 pub enum Code {
     /// An annotation is wrong by itself.
     InvalidRequest,
-    /// Two annotations contradict each other.
+    /// Two annotations contradict each other, or the container is given a driver besides its share.
     Conflict,
     /// The node's configuration forbids the request.
     Denied,

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod device;
 mod document;
 mod error;
 mod grant;
@@ -15,6 +16,7 @@ mod request;
 mod show;
 mod topology;
 
+pub use device::{Access, DeviceKind, DeviceRule, Majors, is_granted_only_path};
 pub use document::{Document, ForeignDriver, is_driver_file};
 pub use error::{Code, Error};
 pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};

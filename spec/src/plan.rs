@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::Majors;
+
 /// A device node to create and to allow in the device cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -55,6 +57,8 @@ pub struct Plan {
     pub annotations: Vec<(String, String)>,
     /// Device nodes to create and allow.
     pub nodes: Vec<Node>,
+    /// The majors by which other GPUs' nodes are known.
+    pub majors: Majors,
     /// Bind mounts, in order, after the container's own.
     pub mounts: Vec<Mount>,
     /// Files that are attached after those by our own hook, so that nobody in the container can make them writable; an OCI spec

@@ -11,7 +11,7 @@
 //! The instructions that the kernel shows are what its verifier left. For what runc, crun and systemd attach, which
 //! call nothing and use no map, that is what they wrote, less what can never be reached. Numbers: RFC 9669.
 
-use fgpu_spec::Node;
+use fgpu_spec::{Majors, Node};
 
 mod interpret;
 
@@ -53,7 +53,11 @@ const AND: u8 = class::ALU64 | 0x50;
 const XOR: u8 = class::ALU64 | 0xa8;
 const XOR_32: u8 = class::ALU | 0xa8;
 const SHIFT_RIGHT: u8 = class::ALU64 | 0x70;
+const JUMP_IF: u8 = class::JMP | 0x10;
+const JUMP_IF_GREATER: u8 = class::JMP | 0x20;
 const JUMP_IF_NOT: u8 = class::JMP | 0x50;
+/// The last minor of a GPU; see [`Majors`].
+const LAST_GPU: u32 = 253;
 
 /// The register that the kernel's constant blinding uses and that no program may name.
 const BLINDING: u8 = 11;
@@ -112,6 +116,52 @@ pub(super) enum Unfit {
 pub(super) fn allowing(program: &[Instruction], nodes: &[Node]) -> Result<Vec<Instruction>, Unfit> {
     let mut all = prelude(nodes)?;
     all.extend(reloadable(program)?);
+    Ok(all)
+}
+
+/// A program that forbids to open GPUs and capabilities which are not among these nodes, and allows all else. Beside
+/// another one it takes from what that allows: all programs of a cgroup must allow.
+///
+/// # Errors
+/// There are too many nodes.
+pub(super) fn forbidding(majors: &Majors, nodes: &[Node]) -> Result<Vec<Instruction>, Unfit> {
+    let mut all = prelude(nodes)?;
+    // Whoever comes here opens a character device that is none of the nodes, or makes one: r2 = access, r3 = major,
+    // r4 = minor.
+    all.extend([
+        Instruction::new(LOAD_WORD, 2, 1, 0, 0),
+        Instruction::new(MOVE | 0x08, 3, 2, 0, 0),
+        Instruction::new(AND, 3, 0, 0, 0xffff),
+        Instruction::new(SHIFT_RIGHT, 2, 0, 0, 16),
+        Instruction::new(AND, 2, 0, 0, (READ | WRITE).cast_signed()),
+    ]);
+    let mut blocks = Vec::new();
+    for major in majors.gpus() {
+        blocks.push(vec![
+            Instruction::new(JUMP_IF_NOT, 3, 0, 3, major.cast_signed()),
+            Instruction::new(JUMP_IF_GREATER, 4, 0, 2, LAST_GPU.cast_signed()),
+            Instruction::new(MOVE, 0, 0, 0, 0),
+            Instruction::new(EXIT, 0, 0, 0, 0),
+        ]);
+    }
+    for major in majors.capabilities() {
+        blocks.push(vec![
+            Instruction::new(JUMP_IF_NOT, 3, 0, 2, major.cast_signed()),
+            Instruction::new(MOVE, 0, 0, 0, 0),
+            Instruction::new(EXIT, 0, 0, 0, 0),
+        ]);
+    }
+    let blocks = blocks.concat();
+    // Past the numbers' loads and the blocks: not a character device, or nothing is opened.
+    let over = |more: usize| i16::try_from(blocks.len() + more).map_err(|_| Unfit::TooLong);
+    all.extend([
+        Instruction::new(JUMP_IF_NOT, 3, 0, over(3)?, CHARACTER.cast_signed()),
+        Instruction::new(JUMP_IF, 2, 0, over(2)?, 0),
+        Instruction::new(LOAD_WORD, 3, 1, 4, 0),
+        Instruction::new(LOAD_WORD, 4, 1, 8, 0),
+    ]);
+    all.extend(blocks);
+    all.extend([Instruction::new(MOVE, 0, 0, 0, 1), Instruction::new(EXIT, 0, 0, 0, 0)]);
     Ok(all)
 }
 

@@ -1,11 +1,11 @@
 //! [`open`](super::open) as a container meets it, in real cgroups.
 
-use fgpu_spec::Code;
+use fgpu_spec::{Code, Majors, Plan};
 
 use super::cgroup::Place;
 use super::pin::Pin;
 use super::program::tests::{allow_all, calling, deny_all, recorded};
-use super::{bpf, open, v2};
+use super::{bpf, narrow, open, v2};
 
 pub(super) mod machine;
 
@@ -324,4 +324,110 @@ fn a_process_that_has_ended_has_no_cgroup() {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     child.wait().unwrap();
     assert!(open(child.id().cast_signed(), &[node(240, 7)]).is_err());
+}
+
+/// GPU 0 and a capability of it.
+fn granted() -> Plan {
+    Plan {
+        nodes: vec![node(195, 255), node(195, 0)],
+        majors: Majors::new([195], [234], [1, 10, 240, 241]),
+        ..Plan::default()
+    }
+}
+
+/// What is expected of a container that could do `before` and was then narrowed to GPU 0.
+fn narrowed(before: &[bool]) -> Vec<bool> {
+    let questions = DEVICES.iter().flat_map(|device| ACCESSES.map(|access| (access, *device)));
+    let taken =
+        |(access, device): (&str, _)| access != "m" && [('c', 195, 1), ('c', 234, 31)].contains(&device);
+    before.iter().zip(questions).map(|(allowed, question)| *allowed && !taken(question)).collect()
+}
+
+#[test]
+fn a_program_that_allows_too_much_is_outvoted() {
+    for flags in [NONE, ALLOW_OVERRIDE, bpf::ALLOW_MULTI] {
+        with(Version::V2, || {
+            let group = Group::new(Version::V2);
+            let id = group.attach(&allow_all(), flags);
+            let mut tenant = Tenant::new(group.path());
+            let before = tenant.all();
+            match narrow(tenant.pid(), &granted(), "c *:* rwm") {
+                Ok(()) => {
+                    assert_eq!(flags, bpf::ALLOW_MULTI);
+                    assert_eq!(tenant.all(), narrowed(&before));
+                    assert_eq!(group.programs().0.len(), 2);
+                    open(tenant.pid(), &granted().nodes).unwrap().undo().unwrap();
+                    assert_eq!(tenant.all(), narrowed(&before));
+                }
+                Err(error) => {
+                    assert_ne!(flags, bpf::ALLOW_MULTI, "{error}");
+                    assert_eq!(error.code, Code::Conflict);
+                    assert!(error.message.contains("`c *:* rwm`"), "{error}");
+                    assert_eq!(group.programs(), (vec![id], flags));
+                }
+            }
+        });
+    }
+    // A container without any program: all was allowed.
+    with(Version::V2, || {
+        let group = Group::new(Version::V2);
+        let mut tenant = Tenant::new(group.path());
+        let before = tenant.all();
+        narrow(tenant.pid(), &granted(), "x").unwrap();
+        assert_eq!(tenant.all(), narrowed(&before));
+    });
+}
+
+#[test]
+fn rules_that_allow_too_much_are_replaced() {
+    for rules in [
+        &["c 195:* rwm"][..],
+        &["c 195:1 rw", "c 195:0 rw"],
+        &["c 195:* r", "c 195:* w", "c 234:* rw"],
+        &["c *:* rwm"],
+        &["c *:1 rw", "c 240:* rw"],
+        &["c 234:31 rwm", "c 195:1 r"],
+    ] {
+        with(Version::V1, || {
+            let group = limited_v1();
+            rules.iter().for_each(|rule| group.write("devices.allow", rule));
+            let mut tenant = Tenant::new(group.path());
+            let before = tenant.all();
+            narrow(tenant.pid(), &granted(), rules[0]).unwrap();
+            let opened = open(tenant.pid(), &granted().nodes).unwrap();
+            let after = tenant.all();
+            let mut expected = narrowed(&before);
+            for (at, device) in DEVICES.iter().enumerate() {
+                if [('c', 195, 255), ('c', 195, 0)].contains(device) {
+                    expected[at * ACCESSES.len()..][..3].fill(true);
+                }
+            }
+            assert_eq!(after, expected, "{rules:?}");
+            drop(opened);
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_back_is_a_conflict() {
+    let conflict = |version, prepare: &(dyn Fn(&Group) -> Group + Sync), word: &str| {
+        with(version, || {
+            let outer = Group::new(version);
+            let group = prepare(&outer);
+            let tenant = Tenant::new(group.path());
+            let error = narrow(tenant.pid(), &granted(), "c 195:* rwm").unwrap_err();
+            assert_eq!(error.code, Code::Conflict);
+            assert!(error.message.contains(word) && error.message.contains("c 195:* rwm"), "{error}");
+        });
+    };
+    conflict(Version::V1, &|outer| outer.child("all"), "everything is allowed");
+    conflict(Version::V1, &|outer| outer.child("libpod-1.scope"), "daemon-reload");
+    for version in [Version::V1, Version::V2] {
+        with(version, || {
+            let group = Group::new(version);
+            let (tenant, _other) = (Tenant::new(group.path()), Tenant::new(group.path()));
+            let error = narrow(tenant.pid(), &granted(), "c 195:* rwm").unwrap_err();
+            assert!(error.message.contains("not the container's alone"), "{error}");
+        });
+    }
 }

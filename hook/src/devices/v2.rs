@@ -15,7 +15,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use super::bpf;
 use super::cgroup::{Branch, Cgroup};
 use super::pin::Pin;
-use super::program::{allowing, allows};
+use super::program::{Instruction, allowing, allows};
 
 /// How often a cgroup is looked at again because its programs were exchanged meanwhile (systemd does that on a reload).
 const MOST_TRIES: usize = 8;
@@ -141,18 +141,22 @@ fn widened(cgroup: &Cgroup, old: &OwnedFd, nodes: &[Node]) -> Result<OwnedFd, Er
         ));
     };
     let code = allowing(&code, nodes).map_err(|reason| unfit(&reason.to_string()))?;
-    let loaded = match bpf::load(&code) {
-        // Before Linux 5.11 programs count as locked memory, for which the limit is 64 KiB.
-        Err(Errno::EPERM) if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_ok() => {
-            bpf::load(&code)
-        }
-        loaded => loaded,
-    };
-    match loaded {
+    match load(&code) {
         Err(Errno::EINVAL | Errno::EACCES) => {
             Err(unfit("the kernel's verifier does not take it a second time"))
         }
         loaded => loaded.map_err(|errno| failed("load", cgroup, errno)),
+    }
+}
+
+/// Loads a program.
+pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, Errno> {
+    match bpf::load(code) {
+        // Before Linux 5.11 programs count as locked memory, for which the limit is 64 KiB.
+        Err(Errno::EPERM) if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_ok() => {
+            bpf::load(code)
+        }
+        loaded => loaded,
     }
 }
 

@@ -4,22 +4,20 @@
 
 use std::os::fd::OwnedFd;
 
-use fgpu_spec::Node;
+use fgpu_spec::{Plan, is_granted_only_path};
 use rustix::fs::{AtFlags, FileType, major, minor, statat, unlinkat};
 use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::resolve::refusal;
 
-/// NVIDIA's registered character major; minors up to 253 are GPUs, 254 is nvidia-modeset, 255 nvidiactl.
-const NVIDIA_MAJOR: i64 = 195;
-const GPU_MINORS: std::ops::RangeInclusive<i64> = 0..=253;
-
 /// A node that the runtime made.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Device {
     /// Absolute path in the container.
     pub(super) path: String,
+    #[serde(default)]
+    r#type: String,
     #[serde(default)]
     major: i64,
     #[serde(default)]
@@ -39,16 +37,17 @@ struct Linux {
 }
 
 /// The GPUs and MIG capabilities of a `config.json` that are not in the plan.
-pub(super) fn of_spec(config: &str, granted: &[Node]) -> Vec<Device> {
+pub(super) fn of_spec(config: &str, plan: &Plan) -> Vec<Device> {
     // It has been read as a document; what this part does not understand the runtime did not either.
     let spec: Spec = serde_json::from_str(config).unwrap_or_default();
     let is_granted = |device: &Device| {
-        granted.iter().any(|node| device.is(node.major, node.minor) || node.path == device.path)
+        plan.nodes.iter().any(|node| device.is(node.major, node.minor) || node.path == device.path)
     };
     let mut devices = spec.linux.devices.unwrap_or_default();
     devices.retain(|device| {
-        let gpu = device.major == NVIDIA_MAJOR && GPU_MINORS.contains(&device.minor);
-        (gpu || device.path.starts_with("/dev/nvidia-caps/")) && !is_granted(device)
+        let by_number = matches!(device.r#type.as_str(), "c" | "u")
+            && plan.majors.is_granted_only(device.major, device.minor);
+        (by_number || is_granted_only_path(&device.path)) && !is_granted(device)
     });
     devices
 }
@@ -102,9 +101,12 @@ mod tests {
             {"path":"/dev/gpu","type":"c","major":195,"minor":2},
             {"path":"/dev/nvidiactl","type":"c","major":195,"minor":255},
             {"path":"/dev/nvidia-caps/nvidia-cap1","type":"c","major":507,"minor":1},
+            {"path":"/dev/cap","type":"u","major":234,"minor":7},
+            {"path":"/dev/block","type":"b","major":195,"minor":3},
+            {"path":"/dev/nvidia5","type":"c","major":240,"minor":5},
             {"path":"/dev/pipe","type":"p"},
             {"path":"/dev/null","type":"c","major":1,"minor":3}]}}"#;
-        let node = |path: &str, minor| Node {
+        let node = |path: &str, minor| fgpu_spec::Node {
             path: path.into(),
             host: path.into(),
             major: 195,
@@ -113,11 +115,19 @@ mod tests {
             uid: 0,
             gid: 0,
         };
-        let found = of_spec(config, &[node("/dev/nvidiactl", 255), node("/dev/nvidia0", 0)]);
+        let plan = Plan {
+            nodes: vec![node("/dev/nvidiactl", 255), node("/dev/nvidia0", 0)],
+            majors: fgpu_spec::Majors::new([], [234], []),
+            ..Plan::default()
+        };
+        let found = of_spec(config, &plan);
         let paths: Vec<_> = found.iter().map(|device| device.path.as_str()).collect();
-        assert_eq!(paths, ["/dev/nvidia1", "/dev/gpu", "/dev/nvidia-caps/nvidia-cap1"]);
+        assert_eq!(
+            paths,
+            ["/dev/nvidia1", "/dev/gpu", "/dev/nvidia-caps/nvidia-cap1", "/dev/cap", "/dev/nvidia5"]
+        );
         for without in ["{}", r#"{"linux":{}}"#, r#"{"linux":{"devices":null}}"#] {
-            assert_eq!(of_spec(without, &[]), []);
+            assert_eq!(of_spec(without, &Plan::default()), []);
         }
     }
 }

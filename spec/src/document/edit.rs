@@ -5,13 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::entries;
+use super::{devices, entries};
+use crate::device::is_granted_only_path;
 use crate::json::{Node, Object, list, quoted};
 use crate::{Code, Error, Hook, Mount, Plan, plan, shown};
-
-/// NVIDIA's registered character major; minors up to 253 are GPUs, 254 is nvidia-modeset, 255 nvidiactl.
-const NVIDIA_MAJOR: i64 = 195;
-const LAST_GPU_MINOR: i64 = 253;
 
 /// Mount options of a driver file. Never `noexec`, because a library that cannot be mapped executable does not
 /// load. Neither `rbind` nor a propagation flag: nothing is mounted below a single file, and a flag is a further
@@ -47,7 +44,7 @@ pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
     if !bound.is_empty() && !has_user_namespace(tree)? {
         bound.clear();
     }
-    changed |= devices(tree, &plan.nodes, &bound)?;
+    changed |= devices::edit(tree, plan, &bound)?;
     changed |= mounts(tree, &plan.mounts, &bound)?;
     for (stage, hook) in hooks(plan) {
         changed |= add_hook(tree, stage, hook)?;
@@ -66,174 +63,6 @@ pub(super) fn has_user_namespace(tree: &Object) -> Result<bool, Error> {
     let namespaces = tree.object("linux").and_then(|linux| linux.get("namespaces"));
     let namespaces: Vec<(&str, Namespace<'_>)> = entries(namespaces, "linux.namespaces")?;
     Ok(namespaces.iter().any(|(_, namespace)| namespace.r#type == "user"))
-}
-
-/// The fields of a device entry that matter here.
-#[derive(Deserialize)]
-struct Device<'a> {
-    #[serde(borrow)]
-    path: Cow<'a, str>,
-    #[serde(borrow)]
-    r#type: Option<Cow<'a, str>>,
-    major: Option<i64>,
-    minor: Option<i64>,
-}
-
-impl Device<'_> {
-    /// Whether it is a GPU or a MIG capability, which only a grant may give. The name alone would not do:
-    /// `--device` can give a node any name.
-    fn is_granted_only(&self) -> bool {
-        is_granted_only(&self.path)
-            || (matches!(self.r#type.as_deref(), Some("c" | "u"))
-                && self.major == Some(NVIDIA_MAJOR)
-                && self.minor.is_some_and(|minor| (0..=LAST_GPU_MINOR).contains(&minor)))
-    }
-}
-
-/// Whether a GPU or a MIG capability has this path.
-fn is_granted_only(path: &str) -> bool {
-    let numbered = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
-    path.starts_with("/dev/nvidia-caps/") || path.strip_prefix("/dev/nvidia").is_some_and(numbered)
-}
-
-#[derive(Serialize)]
-struct DeviceEntry<'a> {
-    path: &'a str,
-    r#type: &'a str,
-    major: u32,
-    minor: u32,
-    #[serde(rename = "fileMode")]
-    file_mode: u32,
-    uid: u32,
-    gid: u32,
-}
-
-/// A rule of the device cgroup. An absent major or minor means every one, as -1 does in older documents.
-#[derive(Deserialize)]
-struct Rule<'a> {
-    #[serde(default)]
-    allow: bool,
-    #[serde(borrow)]
-    r#type: Option<Cow<'a, str>>,
-    major: Option<i64>,
-    minor: Option<i64>,
-    #[serde(borrow)]
-    access: Option<Cow<'a, str>>,
-}
-
-#[derive(Serialize)]
-struct RuleEntry<'a> {
-    allow: bool,
-    r#type: &'a str,
-    major: u32,
-    minor: u32,
-    access: &'a str,
-}
-
-/// `bound` are those of `nodes` that come as mounts: they have a rule and no entry.
-fn devices(tree: &mut Object, nodes: &[plan::Node], bound: &[&plan::Node]) -> Result<bool, Error> {
-    let linux = tree.object("linux");
-    let existing: Vec<(&str, Device<'_>)> =
-        entries(linux.and_then(|linux| linux.get("devices")), "linux.devices")?;
-
-    let mut entries_now: Vec<Cow<'_, str>> = Vec::with_capacity(existing.len() + nodes.len());
-    let mut written: Vec<bool> = nodes.iter().map(|node| bound.contains(&node)).collect();
-    let mut removed: Vec<(i64, i64)> = Vec::new();
-    for (raw, device) in &existing {
-        if let Some(index) = nodes.iter().position(|node| node.path == device.path) {
-            if !std::mem::replace(&mut written[index], true) {
-                entries_now.push(device_entry(&nodes[index])?.into());
-            }
-        } else if device.is_granted_only() {
-            removed.extend(device.major.zip(device.minor));
-        } else {
-            entries_now.push(Cow::Borrowed(*raw));
-        }
-    }
-    for (index, node) in nodes.iter().enumerate() {
-        if !written[index] && !nodes[..index].iter().any(|former| former.path == node.path) {
-            entries_now.push(device_entry(node)?.into());
-        }
-    }
-    removed.retain(|numbers| !nodes.iter().any(|node| is(node, *numbers)));
-    if nodes.is_empty() && entries_now.len() == existing.len() {
-        return Ok(false);
-    }
-    let entries_now = list(&entries_now);
-    let rules_now = rules(linux, nodes, &removed)?;
-
-    let linux = part(tree, "linux")?;
-    let mut changed = linux.set("devices", Node::Raw(entries_now));
-    if let Some(rules_now) = rules_now {
-        changed |= part(linux, "resources")?.set("devices", Node::Raw(rules_now));
-    }
-    Ok(changed)
-}
-
-/// The device cgroup's rules as they shall be, or `None` if they may stay absent.
-fn rules(
-    linux: Option<&Object>,
-    nodes: &[plan::Node],
-    removed: &[(i64, i64)],
-) -> Result<Option<String>, Error> {
-    let resources = linux.and_then(|linux| linux.object("resources"));
-    let existing: Vec<(&str, Rule<'_>)> =
-        entries(resources.and_then(|resources| resources.get("devices")), "linux.resources.devices")?;
-    let mut rules_now: Vec<Cow<'_, str>> = Vec::with_capacity(existing.len() + nodes.len());
-    // Rules apply in their order: what an earlier one allowed, a later `allow: false` may have taken back.
-    let mut allowed: Vec<(i64, i64)> = Vec::new();
-    for (raw, rule) in &existing {
-        let numbers = match rule.r#type.as_deref() {
-            Some("c") => rule.major.zip(rule.minor),
-            _ => None,
-        };
-        if !rule.allow {
-            allowed.clear();
-        } else if let Some(numbers) = numbers {
-            if removed.contains(&numbers) {
-                continue;
-            }
-            let access = rule.access.as_deref().unwrap_or_default();
-            if access.contains('r') && access.contains('w') {
-                allowed.push(numbers);
-            }
-        }
-        rules_now.push(Cow::Borrowed(*raw));
-    }
-    for node in nodes {
-        if allowed.iter().any(|numbers| is(node, *numbers)) {
-            continue;
-        }
-        allowed.push((node.major.into(), node.minor.into()));
-        // Without `m`: making nodes is the runtime's work, and docker's `c *:* m` covers it where allowed.
-        rules_now.push(
-            json(&RuleEntry {
-                allow: true,
-                r#type: "c",
-                major: node.major,
-                minor: node.minor,
-                access: "rw",
-            })?
-            .into(),
-        );
-    }
-    Ok((!rules_now.is_empty() || !existing.is_empty()).then(|| list(&rules_now)))
-}
-
-fn is(node: &plan::Node, (major, minor): (i64, i64)) -> bool {
-    i64::from(node.major) == major && i64::from(node.minor) == minor
-}
-
-fn device_entry(node: &plan::Node) -> Result<String, Error> {
-    json(&DeviceEntry {
-        path: &node.path,
-        r#type: "c",
-        major: node.major,
-        minor: node.minor,
-        file_mode: node.mode & 0o777,
-        uid: node.uid,
-        gid: node.gid,
-    })
 }
 
 /// The fields of a mount that tell whether a former edit of ours wrote it.
@@ -265,7 +94,7 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
         mounts.iter().any(|mount| mount.destination == existing.destination) && has_options_of_ours(options)
             || options == DATA_INHERITED && is_data(&existing.destination)
             || options == DEVICE
-                && (is_granted_only(&existing.destination)
+                && (is_granted_only_path(&existing.destination)
                     || devices.iter().any(|device| device.path == existing.destination))
     };
     let mut now: Vec<Cow<'_, str>> = existing
@@ -414,14 +243,14 @@ fn check(plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-fn part<'a>(parent: &'a mut Object, key: &str) -> Result<&'a mut Object, Error> {
+pub(super) fn part<'a>(parent: &'a mut Object, key: &str) -> Result<&'a mut Object, Error> {
     parent.object_mut(key).ok_or_else(|| {
         Error::new(Code::Internal, format!("config.json cannot be edited: {key} is no object"))
     })
 }
 
 /// A serialisation fails only for a path that is not UTF-8.
-fn json<T: Serialize>(entry: &T) -> Result<String, Error> {
+pub(super) fn json<T: Serialize>(entry: &T) -> Result<String, Error> {
     serde_json::to_string(entry)
         .map_err(|source| Error::new(Code::Internal, format!("config.json cannot be edited: {source}")))
 }

@@ -44,6 +44,7 @@ fn plan() -> Plan {
             mount("/run/nvidia-persistenced", "/run/nvidia-persistenced", true),
         ],
         shielded: Vec::new(),
+        majors: crate::Majors::default(),
         create_runtime: None,
         poststop: Some(Hook {
             path: PathBuf::from("/usr/bin/fgpu-hook"),
@@ -408,7 +409,7 @@ fn in_a_user_namespace_nodes_come_from_where_the_host_has_them() {
     let once = applied(&inside, &plan);
     let result = value(&once);
     assert_eq!(paths(&result["linux"]["devices"], "path"), ["/dev/nvidia-uvm"]);
-    assert_eq!(result["linux"]["resources"]["devices"].as_array().unwrap().len(), 3, "each has its rule");
+    assert_eq!(result["linux"]["resources"]["devices"].as_array().unwrap().len(), 4, "each has its rule");
     assert_eq!(
         result["mounts"][1],
         json!({"destination": "/dev/nvidiactl", "type": "bind", "source": "/run/nvidia/driver/dev/nvidiactl", "options": ["bind"]})
@@ -441,7 +442,7 @@ fn a_part_of_a_plan_touches_only_its_part() {
     let nodes = Plan { nodes: vec![node("/dev/nvidia0", 195, 0)], ..Plan::default() };
     assert_eq!(
         applied("{}", &nodes),
-        r#"{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0,"fileMode":438,"uid":0,"gid":0}],"resources":{"devices":[{"allow":true,"type":"c","major":195,"minor":0,"access":"rw"}]}}}"#
+        r#"{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0,"fileMode":438,"uid":0,"gid":0}],"resources":{"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":195,"minor":0,"access":"rw"}]}}}"#
     );
 }
 

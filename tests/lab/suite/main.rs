@@ -12,6 +12,7 @@ mod capacity;
 mod compute;
 mod containerd;
 mod crowd;
+mod devices;
 mod docs;
 mod doctor;
 mod driver_tier;
@@ -67,6 +68,7 @@ fn tests() -> Vec<Test> {
         hook_systemd::TESTS,
         hook_user::TESTS,
         foreign::TESTS,
+        devices::TESTS,
         resize::TESTS,
         driver_tier::TESTS,
         queue::TESTS,

@@ -32,12 +32,15 @@ pub(crate) enum Version {
 }
 
 /// What is tried. The numbers are of no driver, so that an open that is allowed does nothing.
-pub(crate) const DEVICES: [(char, u32, u32); 7] = [
+pub(crate) const DEVICES: [(char, u32, u32); 10] = [
     ('c', 240, 7),
     ('c', 240, 8),
     ('c', 241, 7),
     ('b', 240, 7),
     ('c', 195, 255),
+    ('c', 195, 0),
+    ('c', 195, 1),
+    ('c', 234, 31),
     ('c', 1, 3),
     ('c', 10, 200),
 ];
