@@ -30,6 +30,7 @@ const DEVICE: &[&str] = &["bind"];
 /// Applies the plan and says whether that changed anything.
 pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
     check(plan)?;
+    refuse_shared(tree, plan)?;
     let mut changed = false;
     if !plan.annotations.is_empty() {
         let annotations = part(tree, "annotations")?;
@@ -86,9 +87,6 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
         return Ok(false);
     }
     let existing: Vec<(&str, Existing<'_>)> = entries(tree.get("mounts"), "mounts")?;
-    for (_, mount) in &existing {
-        refuse_shared(mount, mounts)?;
-    }
     let of_former_edit = |existing: &Existing<'_>| {
         let options = existing.options.as_deref().unwrap_or_default();
         mounts.iter().any(|mount| mount.destination == existing.destination) && has_options_of_ours(options)
@@ -122,24 +120,25 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
 
 /// What is mounted on a mount that shares its events with the host appears on the host, too: our libraries in place of the
 /// host's own, or a container's folder in place of the node's state.
-fn refuse_shared(existing: &Existing<'_>, ours: &[Mount]) -> Result<(), Error> {
+fn refuse_shared(tree: &Object, plan: &Plan) -> Result<(), Error> {
+    let existing: Vec<(&str, Existing<'_>)> = entries(tree.get("mounts"), "mounts")?;
     let shared = |option: &String| matches!(option.as_str(), "shared" | "rshared");
-    if !existing.options.iter().flatten().any(shared) {
-        return Ok(());
+    for (_, volume) in existing.iter().filter(|(_, mount)| mount.options.iter().flatten().any(shared)) {
+        let above = usual(&volume.destination);
+        let mut ours = plan.mounts.iter().chain(&plan.shielded);
+        if let Some(mount) = ours.find(|mount| usual(&mount.destination).starts_with(&above)) {
+            return Err(Error::new(
+                Code::Conflict,
+                format!(
+                    "the volume on {} shares its mounts with the host (shared, rshared, Bidirectional), so {} of this \
+                     container would appear on the host; mount it private, slave or elsewhere",
+                    shown(&volume.destination),
+                    mount.destination
+                ),
+            ));
+        }
     }
-    let above = usual(&existing.destination);
-    match ours.iter().find(|mount| usual(&mount.destination).starts_with(&above)) {
-        None => Ok(()),
-        Some(mount) => Err(Error::new(
-            Code::Conflict,
-            format!(
-                "the volume on {} shares its mounts with the host (shared, rshared, Bidirectional), so {} of this container \
-                 would appear on the host; mount it private, slave or elsewhere",
-                shown(&existing.destination),
-                mount.destination
-            ),
-        )),
-    }
+    Ok(())
 }
 
 /// A path as the usual links of a root have it: `/var/run` is `/run`, `/lib` is `/usr/lib`.
