@@ -100,7 +100,7 @@ mod tests {
 
     use fgpu_wire::ledger::{self, CREDIT, Kernel, Ledger, Span};
     use fgpu_wire::limits::{self, Page};
-    use fgpu_wire::turns::{Board, PLACES, Place, Said, Turn};
+    use fgpu_wire::turns::{Board, PLACES, Place, Said, Stake, Turn};
 
     struct Random(Cell<u64>);
 
@@ -150,7 +150,8 @@ mod tests {
     impl Board for Random {
         fn exchange(&self, _: usize, _: &Said, places: &mut [Place; PLACES]) {
             for Place { said, .. } in places {
-                *said = Said { virtual_time: self.word(), wants: self.word(), busy: self.word() };
+                let [virtual_time, wants, busy, stake] = std::array::from_fn(|_| self.word());
+                *said = Said { virtual_time, wants, busy, stake };
             }
         }
 
@@ -190,8 +191,10 @@ mod tests {
             account.owed(now, ppm);
             let turn = Turn::new(random.word() as usize % 4096, account.own(), &random);
             for _ in 0..20 {
-                turn.ask(now, random.word(), |_| random.word() & 1 == 0);
-                turn.advance(random.word(), ppm);
+                let number = random.word() as u32;
+                let stake = if number & 1 == 0 { Stake::Booked(ppm) } else { Stake::Unbooked(number) };
+                turn.ask(now, stake, random.word(), |_| random.word() & 1 == 0);
+                turn.advance(random.word(), stake);
                 turn.busy(now + 1000);
                 turn.done(now, random.word());
                 turn.leave(now);

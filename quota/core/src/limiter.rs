@@ -67,6 +67,12 @@
 //! within `a (1 - s) + b s`. That is 5 points over 20 times as long: 0.4 s where they are of 20 ms, 2 s where they are of 100 ms. By rule 3
 //! one may begin in the middle of the other's, and then both take longer: of 250 ms it is 20 s and not 5.
 //!
+//! # What who booked nothing gets
+//!
+//! A container that asked for memory alone has a weight and no share ([`COMPUTE_REST`]). In the order of turns it has its part, by weight,
+//! of what the booked shares that want the GPU leave ([`Stake`]): alone all of it, beside a share of 30 % the other 70 %. Where booked
+//! shares that want the GPU make up all of it, a 64th of its weight is left to it, so it goes on; that much, too, it waits for nobody for (rule 3).
+//!
 //! # Who can die when
 //!
 //! The words that processes share change one at a time and each says something by itself; nothing is locked, and the
@@ -82,8 +88,8 @@ mod lanes;
 mod tests;
 
 use fgpu_wire::ledger::{Busy, Compute, at_share};
-use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, Page};
-use fgpu_wire::turns::{Answer, Turn};
+use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_OFF, COMPUTE_REST, Page, least_share};
+use fgpu_wire::turns::{Answer, Stake, Turn};
 
 pub use lane::{Lane, Stream};
 pub use lanes::Lanes;
@@ -175,10 +181,21 @@ pub struct Grant<'a> {
 }
 
 impl Grant<'_> {
-    /// How `cores` is meant, and how much it is (ppm).
+    /// How `cores` is meant, and how much it is (ppm): of who booked none the least that his weight is worth.
     #[inline]
     pub fn share(&self) -> (u8, u32) {
-        self.page.compute(self.gpu)
+        match self.page.compute(self.gpu) {
+            (COMPUTE_REST, weight) => (COMPUTE_REST, least_share(weight)),
+            share => share,
+        }
+    }
+
+    /// What counts among those that want the GPU.
+    fn stake(&self) -> Stake {
+        match self.page.compute(self.gpu) {
+            (COMPUTE_REST, weight) => Stake::Unbooked(weight),
+            (_, ppm) => Stake::Booked(ppm),
+        }
     }
 
     /// How long a container that has less than its share lets others go first, nanoseconds: as long as it can make up for
@@ -306,7 +323,7 @@ impl Lane {
             return Answer::Wait((self.average() / 8).clamp(SHORT, AHEAD / 4));
         }
         let Some(turn) = grant.turn else { return Answer::Go };
-        match turn.ask(now, at_share(self.average(), ppm), |place| host.lives(place)) {
+        match turn.ask(now, grant.stake(), self.average(), |place| host.lives(place)) {
             Answer::Go => Answer::Go,
             Answer::Wait(nap) => {
                 wait.turn = true;

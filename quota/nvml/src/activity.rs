@@ -6,7 +6,7 @@
 use core::ffi::c_uint;
 
 use fgpu_quota_core::{clock, files, kernel, sys};
-use fgpu_wire::limits::COMPUTE_OFF;
+use fgpu_wire::limits::{COMPUTE_OFF, COMPUTE_REST};
 
 use crate::abi::{
     ARGUMENT_VERSION_MISMATCH, Device, GpmSupport, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NO_PERMISSION,
@@ -15,10 +15,18 @@ use crate::abi::{
 };
 use crate::devices::{Whose, limits, whose};
 
+/// How SM time of GPU number `gpu` is limited, and the share that use of it is told in parts of, ppm: the whole GPU where none is booked.
+fn share(gpu: usize) -> Option<(u8, u32)> {
+    Some(match limits().ok()?.compute(gpu) {
+        (COMPUTE_REST, _) => (COMPUTE_REST, 1_000_000),
+        share => share,
+    })
+}
+
 /// Percent of its share of GPU number `gpu` that the container used of late; `None`: nobody knows, as its time is not
 /// limited and so not measured. A container that may use idle time can use more than its share: that is 100, too.
 fn percent(gpu: usize) -> Option<u32> {
-    let (mode, share) = limits().ok()?.compute(gpu);
+    let (mode, share) = share(gpu)?;
     let account = files::ledger_view().ok()?.compute(gpu).filter(|_| mode != COMPUTE_OFF)?;
     let busy = u64::from(account.busy(clock::now()));
     Some((busy * 100 / u64::from(share.max(1))).min(100) as u32)
@@ -27,7 +35,7 @@ fn percent(gpu: usize) -> Option<u32> {
 /// Calls `with` for every process that has memory on GPU number `gpu`: its place in the list, its pid, and which percent of the
 /// container's share it used of late. Gives how many there are; `None` where nobody measures.
 fn each_process(gpu: usize, mut with: impl FnMut(usize, u32, u32)) -> Option<usize> {
-    let (mode, share) = limits().ok()?.compute(gpu);
+    let (mode, share) = share(gpu)?;
     if mode == COMPUTE_OFF {
         return None;
     }

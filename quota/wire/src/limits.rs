@@ -14,8 +14,8 @@
 //!   64  entry[64]     48 bytes each:
 //!         0  uuid     16
 //!        16  memory    8  bytes; all ones: not limited
-//!        24  cores     4  share of SM time, ppm
-//!        28  compute   4  how `cores` is meant: 0 off, 1 cap, 2 share
+//!        24  cores     4  share of SM time, ppm; under `rest` the weight among those that booked none
+//!        28  compute   4  how `cores` is meant: 0 off, 1 cap, 2 share, 3 rest
 //!        32  minor     4  of /dev/nvidia<minor>
 //!        36  reserved  4
 //!        40  context   8  bytes that a CUDA context takes on this GPU; 0: nobody has measured it
@@ -39,12 +39,20 @@ pub const COMPUTE_OFF: u8 = 0;
 pub const COMPUTE_CAP: u8 = 1;
 /// `compute`: may use idle time.
 pub const COMPUTE_SHARE: u8 = 2;
+/// `compute`: no share is booked; `cores` is the weight among those that have none, in what others leave.
+pub const COMPUTE_REST: u8 = 3;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"fgpulim1");
 const VERSION: u32 = 1;
 const ENTRIES: usize = 64;
 const ENTRY: usize = 48;
 const CONTEXT_AT: usize = 40;
+
+/// The least that a weight of `ppm` under [`COMPUTE_REST`] is worth while booked shares want the whole GPU, ppm: enough that nobody
+/// starves, and of all weights of a GPU together 1.6 %.
+pub const fn least_share(ppm: u32) -> u32 {
+    if ppm < 64 { 1 } else { ppm / 64 }
+}
 
 /// What a container may use of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +61,9 @@ pub struct GpuLimit {
     pub uuid: [u8; 16],
     /// Device memory, bytes; [`UNLIMITED`] for no limit.
     pub memory: u64,
-    /// Share of SM time, ppm.
+    /// Share of SM time, ppm; a weight under [`COMPUTE_REST`].
     pub cores_ppm: u32,
-    /// [`COMPUTE_OFF`], [`COMPUTE_CAP`] or [`COMPUTE_SHARE`].
+    /// [`COMPUTE_OFF`], [`COMPUTE_CAP`], [`COMPUTE_SHARE`] or [`COMPUTE_REST`].
     pub compute: u8,
     /// Minor number of the GPU's device node.
     pub minor: u32,

@@ -15,7 +15,8 @@
 //!         16  virtual   8  nanoseconds of GPU time used, divided by the share; comparable among those that are at it
 //!         24  wants     8  CLOCK_MONOTONIC nanoseconds until which the container would use the GPU
 //!         32  busy      8  likewise, until which it has work on the GPU or is about to
-//!         40  reserved
+//!         40  stake     8  what it divides its time by ([`Stake`]); 0: written by an older version
+//!         48  reserved
 //! ```
 //!
 //! A container's processes hold a *shared* record lock on the byte of the file that has the place's number, so the kernel
@@ -25,10 +26,21 @@
 //! before has no work on the GPU any more, and goes on until he is [`SLACK`] ahead of the next one. Who comes back from
 //! doing nothing joins at the level of those who are at it: time that was not used is not saved up. So there is one
 //! container at a time on the GPU while several want it, and the time between its first kernel and its last is its own.
+//!
+//! A container that booked no SM time has a weight instead of a share. It divides its time by its part of what the booked shares leave:
+//!
+//! ```text
+//! rate = weight × (1 − booked shares at it) ÷ weights at it, and at least weight ÷ 64
+//! ```
+//!
+//! "At it" are those that want the GPU now. So the rates of all that are at it make up the whole GPU, and a booked share stays what it
+//! is. The least keeps who booked nothing from starving: all weights of a GPU sum to at most 1, so it costs booked shares 1.6 points of
+//! the GPU in all. It is also what the weight is worth where nothing that another container wrote is believed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ledger::at_share;
+use crate::limits::least_share;
 
 /// Size of the file, bytes. All but the header is zeros at first: make it a sparse file.
 pub const SIZE: usize = PLACES_AT + GPUS * PLACES * PLACE;
@@ -49,6 +61,8 @@ const PLACES_AT: usize = 4096;
 pub const PLACE: usize = 64;
 const MAGIC: u64 = u64::from_ne_bytes(*b"fgputurn");
 const VERSION: u32 = 1;
+/// The whole GPU, ppm.
+const WHOLE: u32 = 1_000_000;
 /// How long a word is believed that says that somebody wants the GPU, or has work on it.
 const BELIEVED: u64 = 1_000_000_000;
 /// The most that a container which comes back is ahead of the others, besides one of its kernels: what it used while they did
@@ -90,7 +104,7 @@ pub struct Place {
     pub nonce: [u8; 16],
     /// What its container says.
     pub said: Said,
-    reserved: [u64; 3],
+    reserved: [u64; 2],
 }
 
 /// What a container says of itself to the others on a GPU.
@@ -103,6 +117,36 @@ pub struct Said {
     pub wants: u64,
     /// Likewise, until which it has work on the GPU.
     pub busy: u64,
+    /// What its time is divided by, as [`Stake::encode`] gives it.
+    pub stake: u64,
+}
+
+/// What a container has of the SM time of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stake {
+    /// A share, ppm.
+    Booked(u32),
+    /// No share, but a weight among those that have none: its part of the GPU's memory, ppm.
+    Unbooked(u32),
+}
+
+impl Stake {
+    /// As a word of the file: a share in the lower half, or a weight in the upper one. Never 0.
+    pub fn encode(self) -> u64 {
+        match self {
+            Self::Booked(ppm) => u64::from(ppm.max(1)),
+            Self::Unbooked(weight) => u64::from(weight.max(1)) << 32,
+        }
+    }
+
+    /// What a container says. A word that says nothing may be of any share: none of it is taken.
+    fn decode(word: u64) -> Self {
+        match (word as u32, (word >> 32) as u32) {
+            (0, 0) => Self::Booked(WHOLE),
+            (0, weight) => Self::Unbooked(weight),
+            (ppm, _) => Self::Booked(ppm),
+        }
+    }
 }
 
 /// Where [`Place::said`] is in a place, bytes.
@@ -136,6 +180,10 @@ pub struct Own {
     told: AtomicU64,
     /// Until when it has come back from work and not from doing nothing, whoever's turn that was.
     back: AtomicU64,
+    /// What it said of its share.
+    stake: AtomicU64,
+    /// What it last divided its time by, ppm; 0: it has not asked yet.
+    rate: AtomicU64,
 }
 
 /// What a container that wants to launch does.
@@ -159,6 +207,8 @@ impl Own {
             others: AtomicU64::new(0),
             told: AtomicU64::new(0),
             back: AtomicU64::new(0),
+            stake: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
         }
     }
 
@@ -171,8 +221,26 @@ impl Own {
             virtual_time: self.virtual_time.load(Ordering::Acquire),
             wants: self.wants.load(Ordering::Acquire),
             busy: self.busy.load(Ordering::Acquire),
+            stake: self.stake.load(Ordering::Acquire),
         }
     }
+
+    /// What its time is divided by, ppm.
+    fn rate(&self, stake: Stake) -> u32 {
+        match (stake, self.rate.load(Ordering::Acquire)) {
+            (Stake::Booked(ppm), _) => ppm,
+            (Stake::Unbooked(weight), 0) => weight,
+            (Stake::Unbooked(_), rate) => rate as u32,
+        }
+    }
+}
+
+/// The part of a GPU that a weight is worth where shares of `booked` ppm are at it, and other weights of `others` ppm.
+fn rate(weight: u32, booked: u64, others: u64) -> u32 {
+    let weight = weight.clamp(1, WHOLE);
+    let left = u64::from(WHOLE).saturating_sub(booked);
+    let part = u64::from(weight) * left / u64::from(weight).saturating_add(others);
+    (part as u32).max(least_share(weight))
 }
 
 impl Said {
@@ -214,21 +282,29 @@ impl<'a> Turn<'a> {
         Answer::Go
     }
 
-    /// Whether it is the turn of this container, one of whose kernels takes `kernel` nanoseconds of time divided by its share. `lives`
-    /// says whether a place's container does.
+    /// Whether it is the turn of this container, one of whose kernels takes `kernel` nanoseconds. `lives` says whether a place's
+    /// container does.
     #[inline]
-    pub fn ask(&self, now: u64, kernel: u64, lives: impl Fn(usize) -> bool) -> Answer {
+    pub fn ask(&self, now: u64, stake: Stake, kernel: u64, lives: impl Fn(usize) -> bool) -> Answer {
         let own = self.own;
+        own.stake.store(stake.encode(), Ordering::Release);
         let was_at_it = own.said().is_at_it(now) || is_believed(own.back.load(Ordering::Acquire), now);
         own.wants.store(now + ASKED, Ordering::Release);
         if was_at_it && now < own.goes.load(Ordering::Acquire) {
             return Answer::Go;
         }
-        self.ask_others(now, kernel, was_at_it, lives)
+        self.ask_others(now, stake, kernel, was_at_it, lives)
     }
 
     #[cold]
-    fn ask_others(&self, now: u64, kernel: u64, was_at_it: bool, lives: impl Fn(usize) -> bool) -> Answer {
+    fn ask_others(
+        &self,
+        now: u64,
+        stake: Stake,
+        kernel: u64,
+        was_at_it: bool,
+        lives: impl Fn(usize) -> bool,
+    ) -> Answer {
         let own = self.own;
         let mut places = [Place::default(); PLACES];
         let said = own.said();
@@ -237,18 +313,27 @@ impl<'a> Turn<'a> {
         let first = self.place / PLACES * PLACES;
         let mut least: Option<(u64, usize)> = None;
         let mut busy = false;
+        let (mut booked, mut weights) = (0u64, 0u64);
         for (index, Place { said, .. }) in places.iter().enumerate() {
             let number = first + index;
             if number != self.place && said.is_at_it(now) && lives(number) {
                 let level = (said.virtual_time, number);
                 least = Some(least.map_or(level, |least| least.min(level)));
                 busy |= is_believed(said.busy, now);
+                match Stake::decode(said.stake) {
+                    Stake::Booked(ppm) => booked += u64::from(ppm),
+                    Stake::Unbooked(weight) => weights += u64::from(weight),
+                }
             }
+        }
+        if let Stake::Unbooked(weight) = stake {
+            own.rate.store(rate(weight, booked, weights).into(), Ordering::Release);
         }
         own.others.store(least.is_some().into(), Ordering::Release);
         let Some(least) = least else { return self.go(now) };
         let mut mine = own.virtual_time.load(Ordering::Acquire);
         if !was_at_it {
+            let kernel = at_share(kernel, own.rate(stake));
             mine = mine.clamp(least.0, least.0.saturating_add(LEAD).saturating_add(kernel));
             own.virtual_time.store(mine, Ordering::Release);
             self.say();
@@ -268,9 +353,9 @@ impl<'a> Turn<'a> {
         self.go(now)
     }
 
-    /// Counts `time` of the GPU for a container with a share of `ppm`. The others hear of it with what it says next.
-    pub fn advance(&self, time: u64, ppm: u32) {
-        self.own.virtual_time.fetch_add(at_share(time, ppm), Ordering::AcqRel);
+    /// Counts `time` of the GPU for a container. The others hear of it with what it says next.
+    pub fn advance(&self, time: u64, stake: Stake) {
+        self.own.virtual_time.fetch_add(at_share(time, self.own.rate(stake)), Ordering::AcqRel);
     }
 
     /// The container has work on the GPU, most likely until `until`.

@@ -6,5 +6,6 @@ mod experiments;
 mod faults;
 mod gpu;
 mod lanes;
+mod rest;
 mod tenant;
 mod world;

@@ -6,8 +6,8 @@
 //! 16  share    8  ppm at which `paid` is reckoned; 0: nobody has looked yet
 //! 24  busy     8  of late ([`Busy`])
 //! 32  reserved
-//! 48  turn    64  what the container says of itself to the others on the GPU ([`Own`])
-//! 112 reserved
+//! 48  turn    80  what the container says of itself to the others on the GPU ([`Own`])
+//! 128 reserved
 //! ```
 //!
 //! Every word changes by one compare-and-swap and says something by itself, so there is no lock here, and a process that
@@ -33,7 +33,7 @@ pub struct Compute {
     busy: Busy,
     reserved: [AtomicU64; 2],
     own: Own,
-    tail: [AtomicU64; 18],
+    tail: [AtomicU64; 16],
 }
 
 /// Where [`Busy`] is in an account, bytes.
@@ -76,7 +76,7 @@ impl Compute {
             busy: Busy::new(),
             reserved: [const { AtomicU64::new(0) }; 2],
             own: Own::new(),
-            tail: [const { AtomicU64::new(0) }; 18],
+            tail: [const { AtomicU64::new(0) }; 16],
         }
     }
 

@@ -296,7 +296,7 @@ impl State {
         let time = grant.account.charge(span, ppm, credit, grant.ahead(kernel), self.prepaid);
         self.prepaid = self.prepaid.saturating_sub(time);
         if let Some(turn) = grant.turn {
-            turn.advance(time, ppm);
+            turn.advance(time, grant.stake());
         }
         self.untold = self.untold.saturating_add(time);
         if self.untold >= TOLD {

@@ -51,10 +51,13 @@ fn rubbish_in_the_shared_file_takes_nobodys_share() {
             while hostile.world.now() < 3 * S {
                 let now = hostile.world.now();
                 let virtual_time = [0, 0, now, u64::MAX, now % S][kind];
-                let said = Said { virtual_time, wants: now + 900 * MS, busy: now + 900 * MS };
+                let stake = [0, 1, u64::MAX, 1 << 32, now][kind];
+                let said = Said { virtual_time, wants: now + 900 * MS, busy: now + 900 * MS, stake };
                 hostile.shelf.say(1, &said);
                 let neighbour = [u64::MAX, 0, S, now, 1][kind];
-                hostile.shelf.say(0, &Said { virtual_time: neighbour, wants: neighbour, busy: neighbour });
+                hostile
+                    .shelf
+                    .say(0, &Said { virtual_time: neighbour, wants: neighbour, busy: neighbour, stake });
                 hostile.world.sleep(actor, 300 * US);
             }
         });
