@@ -2,8 +2,8 @@
 //!
 //! What counts:
 //! - Memory counts as granted in every tier, `none` included: there it is a promise among neighbours.
-//! - SM time counts as asked for `cap` and `share` (both promise it). `off` promises none, so it takes none and
-//!   its grant says 0 ppm: containers that ask only for memory then share a GPU as long as its memory lasts.
+//! - SM time counts as asked for `cap` and `share` (both promise it). `off` promises none, and memory alone asks for none: both take none,
+//!   and their grants say 0 ppm. Containers that ask only for memory share a GPU as long as its memory lasts.
 //! - An exclusive lease takes the GPU, whatever it leaves over. It must be the first and stays the only one.
 //! - A GPU in MIG mode serves no fractions; slices of it are placed in `mig.rs`.
 

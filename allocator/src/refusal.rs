@@ -6,7 +6,7 @@ use fgpu_spec::{Error, Gpu, Inventory, MemoryAsk, Policy, Request};
 
 use crate::capacity::Holder;
 use crate::mig::{self, Slot};
-use crate::place::{Decision, GpuReport, Refusal, Verdict};
+use crate::place::{self, Decision, GpuReport, Refusal, Verdict};
 
 /// How many holders of a GPU, and how many GPUs, a message names before it only counts.
 const NAMED: usize = 4;
@@ -103,9 +103,9 @@ fn asks(decision: &Decision, request: &Request) -> String {
         (&[bytes], _) | (_, MemoryAsk::Bytes(bytes)) => mib(bytes),
         (_, MemoryAsk::Ppm(ppm)) => format!("{} of the memory", percent(ppm)),
     };
-    let cores = match request.compute {
-        fgpu_spec::Compute::Off => String::new(),
-        _ => format!(" and {} of the SMs", percent(request.cores_ppm)),
+    let cores = match place::cores(request) {
+        0 => String::new(),
+        ppm => format!(" and {} of the SMs", percent(ppm)),
     };
     let each = if request.count > 1 { format!(" on each of {} GPUs", request.count) } else { String::new() };
     let alone = if request.policy == Policy::Exclusive { ", alone on the GPU" } else { "" };

@@ -1,6 +1,6 @@
 //! Taking a share: one look at the leases and the queue with the lock held, and a new lease or a refusal in words.
 
-use fgpu_spec::{Grant, Inventory, Nonce, Request, Tier};
+use fgpu_spec::{Compute, Grant, Inventory, Nonce, Request, Tier};
 
 use crate::capacity::{self, Holder, Sums};
 use crate::image::{self, Damage, Draft, Image};
@@ -250,9 +250,11 @@ impl Store {
 
 fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, tier: Tier, placement: Placement) -> Lease {
     let Placement { gpus, exclusive, notes, why: _ } = placement;
+    // A slice has its SMs to itself, whether or not they were asked for.
+    let compute = if tier == Tier::Mig { Compute::Cap } else { ask.request.compute };
     Lease {
         key: claim.key.clone(),
-        grant: Grant { nonce, tier, compute: ask.request.compute, gpus, notes },
+        grant: Grant { nonce, tier, compute, gpus, notes },
         state: State::Reserving,
         owner: ask.request.owner.clone(),
         exclusive,

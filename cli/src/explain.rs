@@ -1,6 +1,6 @@
 //! `fgpu explain`: what a request would get now, or why nothing.
 
-use fgpu_allocator::{Explanation, GpuReport, Store, Verdict};
+use fgpu_allocator::{Explanation, GpuReport, Placement, Store, Verdict};
 use fgpu_spec::{Code, Compute, Error, Inventory, Request, Tier};
 use serde::Serialize;
 
@@ -54,6 +54,7 @@ struct Answer {
     granted: bool,
     request: String,
     tier: Tier,
+    compute: Compute,
     error: Option<Refused>,
     /// Why these GPUs and not others; none if it would not be granted.
     why: Option<String>,
@@ -115,15 +116,27 @@ fn answer(request: &Request, tier: Tier, inventory: &Inventory, explanation: &Ex
         granted: placement.is_some(),
         request: request.text.clone(),
         tier,
+        compute: if tier == Tier::Mig { Compute::Cap } else { request.compute },
         error: explanation
             .error
             .as_ref()
             .map(|error| Refused { code: error.code.as_str(), message: error.message.clone() }),
         why: placement.map(|placement| placement.why.clone()),
-        notes: placement.map_or_else(Vec::new, |placement| placement.notes.clone()),
+        notes: placement.map_or_else(Vec::new, |placement| notes(request, tier, placement)),
         wasted: gpus.iter().filter_map(|gpu| wasted(gpu, exclusive)).collect(),
         gpus,
     }
+}
+
+/// What would be rounded, and what was not asked for.
+fn notes(request: &Request, tier: Tier, placement: &Placement) -> Vec<String> {
+    let unbooked = request.is_unbooked() && tier.is_interposed();
+    let memory_alone = unbooked.then(|| {
+        "memory alone books no SM time: it would have what others leave of it (compute is share), weighted by its memory \
+         among those that booked none; fgpu/cores books a part"
+            .to_owned()
+    });
+    placement.notes.iter().cloned().chain(memory_alone).collect()
 }
 
 /// What of a GPU that serves the request nobody else could use.
@@ -139,7 +152,7 @@ fn wasted(gpu: &GpuAnswer, exclusive: bool) -> Option<String> {
             gpu.index
         )),
         (_, 0) => Some(format!(
-            "{} of GPU {}, but for containers with fgpu/compute=off: no SM time is left with it",
+            "{} of GPU {}, but for containers that ask for memory alone: no SM time is left with it",
             bytes(memory),
             gpu.index
         )),
@@ -214,7 +227,7 @@ fn text(answer: &Answer, look: &Look) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use fgpu_allocator::{Decision, Placement, Refusal};
+    use fgpu_allocator::{Decision, Refusal};
     use fgpu_spec::{Gpu, GrantedGpu};
 
     use super::*;
@@ -318,7 +331,7 @@ mod tests {
             left_cores_ppm,
         };
         let said = |memory, cores, exclusive| wasted(&gpu(memory, cores), exclusive).unwrap_or_default();
-        assert!(said(Some(1 << 30), Some(0), false).starts_with("1.0 GiB of GPU 3, but for containers with"));
+        assert!(said(Some(1 << 30), Some(0), false).starts_with("1.0 GiB of GPU 3, but for containers that"));
         assert_eq!(
             said(Some(0), Some(250_000), false),
             "25% of the SM time of GPU 3: no memory is left with it"

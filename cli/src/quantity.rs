@@ -1,5 +1,7 @@
 //! Bytes, shares and times as people read them. Nothing is calculated with the result.
 
+use fgpu_spec::Compute;
+
 /// Bytes in binary units with one decimal, rounded down: what is shown as free is there.
 pub(crate) fn bytes(bytes: u64) -> String {
     const GIB: u64 = 1 << 30;
@@ -18,6 +20,14 @@ pub(crate) fn percent(ppm: u64) -> String {
         return format!("{whole}%");
     }
     format!("{whole}.{}%", format!("{rest:04}").trim_end_matches('0'))
+}
+
+/// What a grant has of the SM time: `25%`, or `share` where it booked none and has what others leave.
+pub(crate) fn cores(compute: Compute, ppm: u32) -> String {
+    match (compute, ppm) {
+        (Compute::Share, 0) => "share".into(),
+        (_, ppm) => percent(ppm.into()),
+    }
 }
 
 /// Parts per million as whole percents, rounded down, for what was measured: `249731` is `24%`.

@@ -151,7 +151,7 @@ pub(crate) fn rebuild(config: &Config, force: bool) -> Result<Output, Error> {
     // A line may be from before a resize; the container is held to what it says now.
     let mut warnings = Vec::new();
     for lease in store.leases()? {
-        if let Err(error) = fgpu_hook::enforce(&store, &lease) {
+        if let Err(error) = fgpu_hook::enforce(config, &store, &lease) {
             warnings.push(format!("{} keeps its former limits: {}", full_name(&lease.key), error.message));
         }
     }

@@ -9,7 +9,7 @@ use fgpu_spec::{Code, Error};
 use crate::find::{self, find};
 use crate::node::Node;
 use crate::output::Output;
-use crate::quantity::{bytes, percent};
+use crate::quantity::{bytes, cores};
 use crate::share::Share;
 use crate::used::Used;
 
@@ -45,8 +45,8 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
 
 fn text(old: &Lease, new: &Lease) -> String {
     let mut text = String::new();
+    let was = old.grant.compute;
     for (old, share) in old.grant.gpus.iter().zip(&new.grant.gpus) {
-        let cores = |ppm: u32| percent(ppm.into());
         let _ = writeln!(
             text,
             "{} on {}: {} → {}, {} → {} of the SMs",
@@ -54,8 +54,8 @@ fn text(old: &Lease, new: &Lease) -> String {
             share.uuid,
             bytes(old.memory),
             bytes(share.memory),
-            cores(old.cores_ppm),
-            cores(share.cores_ppm)
+            cores(was, old.cores_ppm),
+            cores(new.grant.compute, share.cores_ppm)
         );
     }
     text

@@ -132,6 +132,8 @@ struct LeaseStatus {
     grant: Nonce,
     state: State,
     tier: Tier,
+    /// How its cores are meant; `share` with 0 of them: what others leave.
+    compute: Compute,
     owner: Option<String>,
     request: String,
     exclusive: bool,
@@ -229,6 +231,7 @@ impl LeaseStatus {
             grant: lease.grant.nonce,
             state: lease.state,
             tier: lease.grant.tier,
+            compute: lease.grant.compute,
             owner: lease.owner.clone(),
             request: lease.request.clone(),
             exclusive: lease.exclusive,

@@ -280,15 +280,50 @@ fn explain_says_why_these_gpus() {
         "{text}"
     );
     assert!(text.contains("(at least SYS between any two)"), "{text}");
-    let answer = node.json(&["explain", "--json", "memory=1Gi", "device=!0"]);
+    let answer = node.json(&["explain", "--json", "memory=1Gi", "cores=100", "device=!0"]);
     assert_eq!(answer["gpus"][0]["reason"], "the request is for other devices");
     assert_eq!(
         (&answer["gpus"][1]["granted"], &answer["gpus"][1]["left_cores_ppm"]),
         (&true.into(), &0.into())
     );
     assert!(
-        answer["wasted"][0].as_str().unwrap().contains("GPU 1, but for containers with fgpu/compute=off")
+        answer["wasted"][0].as_str().unwrap().contains("GPU 1, but for containers that ask for memory alone")
     );
+}
+
+/// Two of them, and more, have room where a share of the SM time has none.
+#[test]
+fn memory_alone_books_no_sm_time() {
+    let node = Node::with_gpus("0");
+    let make = |id: &str, annotations: &[(&str, &str)]| {
+        let inventory: Inventory = serde_json::from_value(node.json(&["inventory", "--json"])).unwrap();
+        let annotations =
+            annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
+        let key = Key { namespace: "test".into(), id: id.into() };
+        let maker = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let claim = Claim { key, bundle: "/bundle".into(), maker, pid_file: None };
+        node.store().reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &claim).unwrap()
+    };
+    make("booked", &[("fgpu/memory", "1Gi"), ("fgpu/cores", "100")]);
+    make("one", &[("fgpu/memory", "1Gi")]);
+    let text = node.good(&["explain", "memory=2Gi"]);
+    assert!(text.contains("Note: memory alone books no SM time"), "{text}");
+    let answer = node.json(&["explain", "--json", "memory=2Gi"]);
+    assert_eq!((&answer["granted"], &answer["compute"]), (&true.into(), &"share".into()));
+    assert_eq!(answer["gpus"][0]["asked_cores_ppm"], 0);
+    assert_eq!(answer["notes"].as_array().unwrap().len(), 1, "{answer}");
+    let booked = node.json(&["explain", "--json", "memory=2Gi", "compute=off"]);
+    assert!(booked["notes"].as_array().unwrap().is_empty(), "{booked}");
+    node.bad(&["explain", "memory=2Gi", "compute=cap"], "conflict");
+    node.bad(&["explain", "memory=2Gi", "cores=1%"], "no-capacity");
+    let status = node.good(&["status"]);
+    let line = |id: &str| status.lines().find(|line| line.contains(id)).unwrap_or_default().to_owned();
+    assert!(line("test/one").contains(" share "), "{status}");
+    assert!(line("test/booked").contains(" 100% "), "{status}");
+    let status = node.json(&["status", "--json"]);
+    assert_eq!(status["leases"][1]["compute"], "share", "{status}");
+    assert_eq!(status["leases"][1]["gpus"][0]["cores_ppm"], 0, "{status}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use fgpu_allocator::cut_overgrown;
-use fgpu_spec::{Code, Compute, Error, Grant, Inventory};
+use fgpu_spec::{Code, Compute, Error, Grant, GrantedGpu, Inventory};
 use fgpu_wire::{FOLDER_PATH, Seal, ledger, limits};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use rustix::io::Errno;
@@ -32,6 +32,7 @@ pub(crate) fn create(
     grant: &Grant,
     inventory: &Inventory,
     seal: &Seal,
+    reserve: u64,
 ) -> Result<(), Error> {
     folder(directory)?;
     let driver = seal.to_string();
@@ -46,7 +47,8 @@ pub(crate) fn create(
     write(directory, "turns", 0o644, b"", 0)?;
     write(&libraries, "cuda", 0o644, b"", 0)?;
     write(&libraries, "nvml", 0o644, b"", 0)?;
-    let gpus = grant.gpus.iter().map(|gpu| limit_of(grant, gpu, inventory)).collect::<Result<Vec<_>, _>>()?;
+    let limits = grant.gpus.iter().map(|gpu| limit_of(grant, gpu, inventory, reserve));
+    let gpus = limits.collect::<Result<Vec<_>, _>>()?;
     let mut page = limits::encode(&grant.nonce.0, &gpus);
     for (number, gpu) in grant.gpus.iter().enumerate() {
         let known = inventory.gpus.iter().find(|known| known.uuid == gpu.uuid);
@@ -68,18 +70,16 @@ pub(crate) fn folder(directory: &Path) -> Result<(), Error> {
 
 fn limit_of(
     grant: &Grant,
-    gpu: &fgpu_spec::GrantedGpu,
+    gpu: &GrantedGpu,
     inventory: &Inventory,
+    reserve: u64,
 ) -> Result<limits::GpuLimit, Error> {
     let known = inventory.gpus.iter().find(|known| known.uuid == gpu.uuid);
     match (fgpu_wire::parse_uuid(&gpu.uuid), known) {
-        (Some(uuid), Some(known)) => Ok(limits::GpuLimit {
-            uuid,
-            memory: gpu.memory,
-            cores_ppm: gpu.cores_ppm,
-            compute: compute_of(grant.compute),
-            minor: known.minor,
-        }),
+        (Some(uuid), Some(known)) => {
+            let (compute, cores_ppm) = compute_of(grant.compute, gpu, known.usable_memory(reserve));
+            Ok(limits::GpuLimit { uuid, memory: gpu.memory, cores_ppm, compute, minor: known.minor })
+        }
         _ => Err(Error::new(
             Code::DriverError,
             format!("the driver names a GPU {:?}, which is no UUID of its inventory", gpu.uuid),
@@ -87,12 +87,18 @@ fn limit_of(
     }
 }
 
-/// How `limits` says it.
-pub(crate) fn compute_of(compute: Compute) -> u8 {
-    match compute {
-        Compute::Cap => limits::COMPUTE_CAP,
-        Compute::Share => limits::COMPUTE_SHARE,
-        Compute::Off => limits::COMPUTE_OFF,
+/// How `limits` says what a share has of the SM time, of a GPU with so much `usable` memory: `compute` and `cores`. A share that booked
+/// none has its part of the memory for a weight.
+pub(crate) fn compute_of(compute: Compute, share: &GrantedGpu, usable: u64) -> (u8, u32) {
+    let weight = || {
+        let ppm = u128::from(share.memory) * 1_000_000 / u128::from(usable.max(1));
+        u32::try_from(ppm).unwrap_or(u32::MAX).clamp(1, 1_000_000)
+    };
+    match (compute, share.cores_ppm) {
+        (Compute::Off, ppm) => (limits::COMPUTE_OFF, ppm),
+        (_, 0) => (limits::COMPUTE_REST, weight()),
+        (Compute::Cap, ppm) => (limits::COMPUTE_CAP, ppm),
+        (Compute::Share, ppm) => (limits::COMPUTE_SHARE, ppm),
     }
 }
 
@@ -174,7 +180,24 @@ mod tests {
     use nix::mount::{MsFlags, mount};
     use nix::sched::{CloneFlags, unshare};
 
-    use super::{create_turns, turns, write};
+    use fgpu_spec::{Compute, GrantedGpu};
+    use fgpu_wire::limits;
+
+    use super::{compute_of, create_turns, turns, write};
+
+    #[test]
+    fn who_booked_no_sm_time_has_his_memory_for_a_weight() {
+        let of = |compute, memory, cores_ppm, usable| {
+            compute_of(compute, &GrantedGpu { uuid: String::new(), memory, cores_ppm, mig: None }, usable)
+        };
+        assert_eq!(of(Compute::Share, 8 << 30, 0, 24 << 30), (limits::COMPUTE_REST, 333_333));
+        assert_eq!(of(Compute::Share, 1, 0, u64::MAX), (limits::COMPUTE_REST, 1));
+        assert_eq!(of(Compute::Share, u64::MAX, 0, 0), (limits::COMPUTE_REST, 1_000_000));
+        // Between the two writes of a resize a cap may have no share: it does not stand still if that is where it ends.
+        assert_eq!(of(Compute::Cap, 8 << 30, 0, 16 << 30), (limits::COMPUTE_REST, 500_000));
+        assert_eq!(of(Compute::Share, 8 << 30, 1, 16 << 30), (limits::COMPUTE_SHARE, 1));
+        assert_eq!(of(Compute::Off, 8 << 30, 0, 16 << 30).0, limits::COMPUTE_OFF);
+    }
 
     #[test]
     fn the_turns_are_made_once_and_for_every_user() {

@@ -171,7 +171,7 @@ impl Granted {
         let files = store.container_dir(&grant.nonce);
         match self.sealed(config)? {
             Some(sealed) => {
-                container_files::create(&files, grant, &self.inventory, &sealed.seal)?;
+                container_files::create(&files, grant, &self.inventory, &sealed.seal, config.reserve_memory)?;
                 container_files::create_turns(&config.state_dir)?;
             }
             // No limits, but a trace of the grant that a lost allocator file leaves.
@@ -227,8 +227,9 @@ pub fn tiers(request: &Request, inventory: &Inventory) -> Result<Vec<Tier>, Erro
         Isolation::Quota => Ok(vec![Tier::Quota]),
         Isolation::None => Ok(vec![Tier::None]),
         Isolation::Auto => {
-            // A slice has its SMs to itself: no more, and no less.
-            let sliced = request.compute == Compute::Cap && inventory.gpus.iter().any(|gpu| gpu.mig_enabled);
+            // A slice has its SMs to itself: no more, and no less. Who books none has what there is.
+            let can_be = request.compute == Compute::Cap || request.is_unbooked();
+            let sliced = can_be && inventory.gpus.iter().any(|gpu| gpu.mig_enabled);
             // The last one serves any GPU that is not in MIG mode, be it with the driver's help or without.
             let last = if inventory.driver_limits { Tier::Driver } else { Tier::Quota };
             Ok(if sliced { vec![Tier::Mig, last] } else { vec![last] })

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 use fgpu_allocator::{Lease, Store};
-use fgpu_spec::{Code, Compute, Error, GrantedGpu, MemoryAsk, Request, Tier};
+use fgpu_spec::{Code, Compute, Error, GrantedGpu, Inventory, MemoryAsk, Request, Tier};
 use fgpu_wire::limits::{self, Page};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -41,8 +41,10 @@ pub fn resize(
     let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
     let limits = Limits::open(&store.container_dir(&lease.grant.nonce), lease)?;
     let nonce = &lease.grant.nonce;
-    let resized = store
-        .resize(&inventory, &config.rules(), &request, nonce, |gpus, compute| limits.write(gpus, compute))?;
+    let usable = |uuid: &str| usable(&inventory, config, uuid);
+    let resized = store.resize(&inventory, &config.rules(), &request, nonce, |gpus, compute| {
+        limits.write(gpus, compute, usable);
+    })?;
     if let Some(lease) = resized.as_ref().filter(|lease| lease.grant.tier == Tier::Driver) {
         // The quota libraries hold it to the new share already; the driver's limit is the old one if this fails.
         driver_step::limit(config, store, &lease.grant.nonce, true)?;
@@ -54,12 +56,22 @@ pub fn resize(
 ///
 /// # Errors
 /// They are not there, or are another grant's.
-pub fn enforce(store: &Store, lease: &Lease) -> Result<(), Error> {
+pub fn enforce(config: &Config, store: &Store, lease: &Lease) -> Result<(), Error> {
     if matches!(lease.grant.tier, Tier::Quota | Tier::Driver) {
         let limits = Limits::open(&store.container_dir(&lease.grant.nonce), lease)?;
-        limits.write(&lease.grant.gpus, lease.grant.compute);
+        let inventory =
+            fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory);
+        // Without one a share that booked no SM time has the largest weight.
+        let usable = |uuid: &str| inventory.as_ref().map_or(0, |inventory| usable(inventory, config, uuid));
+        limits.write(&lease.grant.gpus, lease.grant.compute, usable);
     }
     Ok(())
+}
+
+/// Memory of a GPU that may be granted, bytes; 0 if it is not there any more.
+fn usable(inventory: &Inventory, config: &Config, uuid: &str) -> u64 {
+    let gpu = inventory.gpus.iter().find(|gpu| gpu.uuid == uuid);
+    gpu.map_or(0, |gpu| gpu.usable_memory(config.reserve_memory))
 }
 
 /// The annotations as a request, completed by what the lease has.
@@ -77,6 +89,10 @@ fn request(config: &Config, lease: &Lease, annotations: &BTreeMap<String, String
     if !fraction && !memory {
         whole.insert("fgpu/memory".into(), format!("{}Mi", (one.memory >> 20).max(1)));
     }
+    let keeps_cores = !fraction && !cores && one.cores_ppm > 0;
+    if keeps_cores {
+        whole.insert("fgpu/cores".into(), "100%".into());
+    }
     let mut request = Request::parse(&whole, None, &config.defaults())?.ok_or_else(|| {
         Error::new(Code::InvalidRequest, "nothing is asked for; for half of each GPU say: --fraction 0.5")
     })?;
@@ -87,10 +103,13 @@ fn request(config: &Config, lease: &Lease, annotations: &BTreeMap<String, String
         }
         request.memory = MemoryAsk::Bytes(one.memory);
     }
-    if !has("fgpu/compute") {
+    // Of who booked no SM time nobody has said how a share of it would be meant.
+    if !has("fgpu/compute")
+        && (one.cores_ppm > 0 || request.cores_ppm == 0 || lease.grant.compute == Compute::Off)
+    {
         request.compute = lease.grant.compute;
     }
-    if !fraction && !cores && lease.grant.compute != Compute::Off {
+    if keeps_cores {
         request.cores_ppm = one.cores_ppm;
     }
     request.text =
@@ -128,12 +147,13 @@ impl Limits {
         unsafe { &*self.0.cast::<Page>() }
     }
 
-    fn write(&self, gpus: &[GrantedGpu], compute: Compute) {
+    fn write(&self, gpus: &[GrantedGpu], compute: Compute, usable: impl Fn(&str) -> u64) {
         let page = self.page();
         for gpu in gpus {
             let at = fgpu_wire::parse_uuid(&gpu.uuid).and_then(|uuid| page.find(&uuid));
             if let Some(at) = at {
-                page.resize(at, gpu.memory, gpu.cores_ppm, compute_of(compute));
+                let (compute, cores) = compute_of(compute, gpu, usable(&gpu.uuid));
+                page.resize(at, gpu.memory, cores, compute);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `fraction` | that share of memory and cores |
 //! | `units` | that share of both, or whole GPUs |
-//! | `memory`, perhaps `cores` | that memory; 100% of the cores unless `cores` says otherwise |
+//! | `memory`, perhaps `cores` | that memory; no cores are booked unless `cores` says how many |
 //! | `mig=PROFILE` | that slice |
 //! | `mig=auto` or `isolation=mig`, and `fraction`, `units`, `memory` and/or `cores` | the smallest slice that has it; what is not asked for is 0 |
 //! | `count` alone | whole GPUs |
@@ -18,10 +18,13 @@
 //! **Contradictions** are `conflict`:
 //! `fraction`, `units` and `memory`/`cores` exclude each other; a named MIG profile excludes all of them;
 //! `mig` excludes an `isolation` other than `auto` and `mig`, and `compute=share` and `off`, since a slice has
-//! its cores to itself; `isolation=none` excludes `compute=cap` and `share`; `units` for several whole GPUs exclude
+//! its cores to itself; `isolation=none` excludes `compute=cap` and `share`; `memory` without `cores` excludes `compute=cap`; `units` for several whole GPUs exclude
 //! `count`; a list that wants and excludes the same entry, or that wants fewer devices than `count`.
 //!
 //! `compute=off` does not exclude `cores`: the share is still taken from what others can get.
+//!
+//! **Memory alone** books no cores. It is `compute=share` with 0 of them: the container has, weighted by its memory, what others
+//! leave ([`Request::is_unbooked`]). Where the node's default is `off` it is `off`.
 //!
 //! **Pods.** `CONTAINER.fgpu/KEY` stands for `fgpu/KEY` in the container of that name. An override that says
 //! how much takes the place of those keys of the pod that it would contradict. `CONTAINER.fgpu/count=0` leaves
@@ -125,7 +128,7 @@ pub struct Request {
     /// Memory of each. Of a named MIG profile it is the whole slice; under `mig=auto` it is what the slice
     /// must have at least, 0 if the request is silent.
     pub memory: MemoryAsk,
-    /// SM time of each in ppm, under MIG as for `memory`.
+    /// SM time of each in ppm, under MIG as for `memory`; 0 where none is booked.
     pub cores_ppm: u32,
     /// How `cores_ppm` is meant.
     pub compute: Compute,
@@ -148,6 +151,13 @@ pub struct Request {
     pub text: String,
     /// What was rounded, in words; empty when the request is to the letter. Belongs into the grant's notes.
     pub notes: Vec<String>,
+}
+
+impl Request {
+    /// Whether it takes what others leave of the SM time and books none of it.
+    pub fn is_unbooked(&self) -> bool {
+        self.compute == Compute::Share && self.cores_ppm == 0
+    }
 }
 
 /// Parses a size of the node's configuration with the grammar of `fgpu/memory`; `0` is allowed here. In bytes.

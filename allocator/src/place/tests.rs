@@ -430,6 +430,33 @@ fn compute_off_takes_no_sm_time() {
 }
 
 #[test]
+fn memory_alone_is_short_of_memory_only() {
+    let alone = |gib: u64| Request {
+        compute: Compute::Share,
+        memory: MemoryAsk::Bytes(gib * GIB),
+        cores_ppm: 0,
+        text: format!("fgpu/memory={gib}Gi"),
+        ..fraction(1)
+    };
+    for policy in [Policy::Pack, Policy::Spread] {
+        let mut table = Table::new(&[80 * GIB]);
+        // Beside shares that book all of the SM time, before and after them.
+        table.put(&Request { policy, ..alone(8) }).unwrap();
+        table.put(&Request { memory: MemoryAsk::Bytes(40 * GIB), ..fraction(1_000_000) }).unwrap();
+        for _ in 0..4 {
+            table.put(&Request { policy, ..alone(8) }).unwrap();
+        }
+        assert_eq!(
+            table.held[0],
+            Held { memory: 80 * GIB, cores_ppm: 1_000_000, leases: 6, exclusive: false }
+        );
+        let error = table.error(&alone(8));
+        assert_eq!(error.code, Code::NoCapacity);
+        assert!(error.message.starts_with("fgpu/memory=8Gi asks 8192 MiB; GPU 0 has 0 MiB"), "{error}");
+    }
+}
+
+#[test]
 fn an_owner_is_capped_by_the_worth_of_the_shares() {
     let mut table = Table::new(&[80 * GIB; 4]);
     table.rules.owner_max_gpus.insert("alice".into(), 1);

@@ -4,7 +4,7 @@ use fgpu_allocator::State;
 
 use crate::bar::{self, Bar};
 use crate::output::word;
-use crate::quantity::{about, bytes, duration, percent};
+use crate::quantity::{about, bytes, cores, duration, percent};
 use crate::queue;
 use crate::screen::{FAINT, Look, STRONG, WARNING, WRONG};
 use crate::table::{Cell, Column, Table, paint, plain};
@@ -99,7 +99,7 @@ fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
     let memory = Bar { used, granted: gpu.granted_memory, whole: gpu.usable_memory, usual: BAR };
     // Time that nobody else wants may be used beyond what is granted.
     let busy = gpu.used_cores_ppm.unwrap_or(0);
-    let cores = Bar { used: busy, granted: gpu.granted_cores_ppm.max(busy), whole: 1_000_000, usual: BAR };
+    let sms = Bar { used: busy, granted: gpu.granted_cores_ppm.max(busy), whole: 1_000_000, usual: BAR };
     let free = match gpu.exclusive {
         true => Cell::styled("exclusive", WARNING),
         false => Cell::from(bytes(gpu.usable_memory.saturating_sub(gpu.granted_memory))),
@@ -111,7 +111,7 @@ fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
         gpu.used_memory.map_or_else(unknown, |used| Cell::from(bytes(used))),
         Cell::from(bytes(gpu.granted_memory)),
         free,
-        Cell::Bar(cores),
+        Cell::Bar(sms),
         gpu.used_cores_ppm.map_or_else(unknown, |busy| Cell::from(about(busy))),
         Cell::from(percent(gpu.granted_cores_ppm)),
         Cell::from(gpu.leases.to_string()),
@@ -195,7 +195,7 @@ fn lease_row(lease: &LeaseStatus, share: &ShareStatus, first: bool) -> Vec<Cell>
         used,
         Cell::from(bytes(share.memory)),
         share.used_cores_ppm.map_or_else(unknown, |busy| Cell::from(about(busy.into()))),
-        Cell::from(percent(share.cores_ppm.into())),
+        Cell::from(cores(lease.compute, share.cores_ppm)),
         once(Cell::from(word(&lease.tier))),
         once(known(lease.owner.as_ref())),
         once(Cell::from(duration(lease.held_seconds))),

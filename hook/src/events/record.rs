@@ -179,8 +179,11 @@ impl<'a> Record<'a> {
 
 fn shares(gpus: &[GrantedGpu]) -> String {
     let share = |gpu: &GrantedGpu| {
-        let percent = f64::from(gpu.cores_ppm) / 10_000.0;
-        format!("{} MiB and {percent}% of {}", gpu.memory >> 20, gpu.uuid)
+        let memory = gpu.memory >> 20;
+        match f64::from(gpu.cores_ppm) / 10_000.0 {
+            0.0 => format!("{memory} MiB of {}", gpu.uuid),
+            percent => format!("{memory} MiB and {percent}% of {}", gpu.uuid),
+        }
     };
     gpus.iter().map(share).collect::<Vec<_>>().join(", ")
 }

@@ -18,8 +18,8 @@
 //! | `backend.ai` | `cuda.shares` | `units-per-gpu`, else GPUs | `units` |
 //! | | `cuda.device` | GPUs | `count` |
 //!
-//! *No share of the cores* is `compute=off` unless the request says otherwise: these systems neither limit nor count
-//! compute there. Where a number of GPUs may be 0 in the other system it is 0 here, and the container gets none.
+//! *No share of the cores* is what our own `memory` is without `cores`: none is booked, and the container has what others leave.
+//! Those systems neither limit nor count compute there, either. Where a number of GPUs may be 0 in the other system it is 0 here, and the container gets none.
 //!
 //! What is translated counts like a key of the pod: a container's own `CONTAINER.fgpu/KEY` goes before it, and beside
 //! `fgpu/KEY` of the same meaning, or the same in another vocabulary, it is a conflict. A filter or policy without an
@@ -129,8 +129,6 @@ pub(super) struct Translated {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Translation {
     pub(super) values: BTreeMap<Key, Translated>,
-    /// What it asks for comes with no share of the cores unless somebody says so.
-    pub(super) free_cores: bool,
     /// It has its GPUs for itself unless somebody says otherwise.
     pub(super) alone: bool,
 }

@@ -108,8 +108,6 @@ pub(super) struct Asked<'a> {
     values: BTreeMap<Key, Given<'a>>,
     /// Whether an override says how much another container of the pod gets.
     pub(super) amount_elsewhere: bool,
-    /// Other systems' words ask for no share of the cores, if nobody else says how many.
-    pub(super) free_cores: bool,
     /// Other systems' words ask for GPUs that nobody else has, if nobody says otherwise.
     pub(super) alone: bool,
 }
@@ -150,8 +148,13 @@ impl<'a> Asked<'a> {
         let named_slice = |given: &Given<'_>| given.value != "auto";
         let own_slice = overrides.get(&Key::Mig).is_some_and(named_slice);
         let own_amount = overrides.keys().any(|key| key.is_amount() && !matches!(key, Key::Count | Key::Mig));
+        // A cap needs cores to hold to.
+        let memory_alone = overrides.contains_key(&Key::Memory)
+            && !overrides.contains_key(&Key::Cores)
+            && !asked.values.contains_key(&Key::Cores);
         let gives_way = |key: Key, given: &Given<'_>| match key {
             Key::Count => false,
+            Key::Compute => memory_alone && given.value == "cap",
             Key::Mig => own_amount && named_slice(given),
             _ if own_slice && key.is_amount() => true,
             _ => overrides.keys().any(|new: &Key| new.replaces().contains(&key)),
@@ -163,12 +166,12 @@ impl<'a> Asked<'a> {
 
     /// Adds what other systems' words say.
     fn translate(&mut self, translation: Translation) -> Result<(), Error> {
-        let Translation { values, free_cores, alone } = translation;
+        let Translation { values, alone } = translation;
         let amount = self.says_how_much() || values.keys().any(|key| key.is_amount());
         if self.is_empty() && !amount {
             return Ok(());
         }
-        (self.free_cores, self.alone) = (free_cores, alone);
+        self.alone = alone;
         for (key, new) in values {
             if self.has(key) {
                 return Err(alias::conflict(&self.shown(key), &new.written));

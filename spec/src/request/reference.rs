@@ -46,13 +46,14 @@ const fn of(key: Key) -> Option<KeyReference> {
             key: "fgpu/memory",
             grammar: "a number, with decimals or without, and a unit: Ki, Mi, Gi, Ti (or KiB …) are binary, k, M, G, T (or kB …) decimal; at least 1 MiB",
             default: "the fraction of the usable memory",
-            meaning: "Device memory per GPU, to the byte, instead of a fraction. Alone it leaves the SM time whole.",
+            meaning: "Device memory per GPU, to the byte, instead of a fraction. Alone it books no SM time: the container has what others \
+                      leave of it, divided by memory among those that booked none, and never nothing.",
             examples: &["4Gi", "512MiB", "4G", "1.5Gi"],
         },
         Key::Cores => KeyReference {
             key: "fgpu/cores",
             grammar: "a percentage, with or without its sign, or a ratio; above 0, at most 100%",
-            default: "the fraction; 100% where only fgpu/memory is asked for",
+            default: "the fraction; none is booked where only fgpu/memory is asked for",
             meaning: "Share of the SM time of each GPU. It needs fgpu/memory beside it.",
             examples: &["30%", "30", "1/3", "12.5%"],
         },
@@ -61,7 +62,8 @@ const fn of(key: Key) -> Option<KeyReference> {
             grammar: "cap, share or off",
             default: "the node's: compute in [quota], else cap",
             meaning: "How the share of SM time is meant. cap: never above it. share: idle time may be used, nobody else's \
-                      share is. off: it is taken from what others can get and not enforced.",
+                      share is. off: it is taken from what others can get and not enforced. fgpu/memory without fgpu/cores is \
+                      share, and cap contradicts it.",
             examples: &["cap", "share", "off"],
         },
         Key::Units => KeyReference {

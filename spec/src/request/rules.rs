@@ -41,7 +41,9 @@ impl Request {
         let mut notes = Vec::new();
         let amount = amount(&asked, defaults, &mut notes)?;
         let (isolation, mig) = isolation(&asked, defaults)?;
-        let compute = compute(&asked, isolation, defaults)?;
+        // Whole GPUs in other systems' words come with all of their cores.
+        let is_memory_alone = amount.memory.is_some() && amount.cores_ppm.is_none() && !asked.alone;
+        let compute = compute(&asked, isolation, is_memory_alone, defaults)?;
         let device = filter(&asked, Key::Device, word::device)?;
         let model = filter(&asked, Key::Model, word::model)?;
         let silent = if asked.alone { Policy::Exclusive } else { defaults.policy };
@@ -59,6 +61,7 @@ impl Request {
             }
             (Some("auto"), memory, cores) => (memory.unwrap_or(MemoryAsk::Bytes(0)), cores.unwrap_or(0)),
             (Some(_), _, _) => (MemoryAsk::Ppm(WHOLE), WHOLE),
+            (None, Some(memory), None) if is_memory_alone => (memory, 0),
             (None, Some(memory), cores) => (memory, cores.unwrap_or(WHOLE)),
             (None, None, Some(_)) => {
                 return missing(
@@ -228,8 +231,13 @@ fn isolation(asked: &Asked<'_>, defaults: &Defaults) -> Result<(Isolation, Optio
     }
 }
 
-/// How the cores are meant. The node's default gives way where the tier leaves no choice.
-fn compute(asked: &Asked<'_>, isolation: Isolation, defaults: &Defaults) -> Result<Compute, Error> {
+/// How the cores are meant. The node's default gives way where the tier leaves no choice, and a cap where no share is booked.
+fn compute(
+    asked: &Asked<'_>,
+    isolation: Isolation,
+    is_memory_alone: bool,
+    defaults: &Defaults,
+) -> Result<Compute, Error> {
     let compute = value(asked, Key::Compute, word::choice)?;
     let tier = if asked.has(Key::Mig) { Key::Mig } else { Key::Isolation };
     match (isolation, compute) {
@@ -245,7 +253,15 @@ fn compute(asked: &Asked<'_>, isolation: Isolation, defaults: &Defaults) -> Resu
             tier,
             "without isolation nothing limits the cores; remove one of them",
         )),
-        (_, None) if asked.free_cores && !asked.has(Key::Cores) => Ok(Compute::Off),
+        (_, Some(Compute::Cap)) if is_memory_alone => {
+            let memory = if asked.has(Key::Memory) { Key::Memory } else { Key::MemoryShare };
+            Err(asked.conflict(
+                Key::Compute,
+                memory,
+                "memory alone books no SM time that a cap could hold it to; add fgpu/cores, or remove fgpu/compute",
+            ))
+        }
+        (_, None) if is_memory_alone && defaults.compute == Compute::Cap => Ok(Compute::Share),
         (_, compute) => Ok(compute.unwrap_or(defaults.compute)),
     }
 }

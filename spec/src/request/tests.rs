@@ -65,9 +65,26 @@ fn a_fraction_is_of_memory_and_cores() {
 }
 
 #[test]
-fn memory_alone_leaves_the_cores_open() {
+fn memory_alone_books_no_cores() {
     let request = valid(&[("fgpu/memory", "4Gi")]);
-    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), WHOLE));
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), 0));
+    assert_eq!((request.compute, request.is_unbooked()), (Compute::Share, true));
+    for policy in ["pack", "spread", "exclusive"] {
+        assert!(valid(&[("fgpu/memory", "4Gi"), ("fgpu/policy", policy), ("fgpu/count", "2")]).is_unbooked());
+    }
+    assert!(valid(&[("fgpu/memory", "4Gi"), ("fgpu/compute", "share")]).is_unbooked());
+    let off = valid(&[("fgpu/memory", "4Gi"), ("fgpu/compute", "off")]);
+    assert_eq!((off.cores_ppm, off.compute), (0, Compute::Off));
+    // A node that limits no SM time limits none here, either; one whose default is a cap has none to hold to.
+    for (default, compute) in
+        [(Compute::Cap, Compute::Share), (Compute::Share, Compute::Share), (Compute::Off, Compute::Off)]
+    {
+        let defaults = Defaults { compute: default, ..open() };
+        let request = Request::parse(&map(&[("fgpu/memory", "4Gi")]), None, &defaults).unwrap().unwrap();
+        assert_eq!((request.compute, request.cores_ppm), (compute, 0), "{default:?}");
+    }
+    let none = valid(&[("fgpu/memory", "4Gi"), ("fgpu/isolation", "none")]);
+    assert_eq!((none.compute, none.cores_ppm), (Compute::Off, 0));
     let request = valid(&[("fgpu/memory", "4Gi"), ("fgpu/cores", "30")]);
     assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), 300_000));
 }
@@ -206,7 +223,16 @@ fn a_container_can_go_without() {
 fn an_override_that_says_how_much_replaces_what_it_would_contradict() {
     let web = |pairs: &[(&str, &str)]| parse_in("web", pairs).unwrap().unwrap();
     let request = web(&[("fgpu/fraction", "0.25"), ("web.fgpu/memory", "4Gi")]);
-    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), WHOLE));
+    assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Bytes(4 * GI), 0));
+    // The pod's cap is of a share that this container does not have.
+    let capped = [("fgpu/fraction", "0.25"), ("fgpu/compute", "cap"), ("web.fgpu/memory", "4Gi")];
+    assert!(web(&capped).is_unbooked());
+    assert_eq!(web(&[&capped[..], &[("web.fgpu/cores", "30")]].concat()).compute, Compute::Cap);
+    let own = parse_in("web", &[&capped[..], &[("web.fgpu/compute", "cap")]].concat()).unwrap_err();
+    assert_eq!(own.code, Code::Conflict);
+    let cores =
+        [("fgpu/memory", "1Gi"), ("fgpu/cores", "5"), ("fgpu/compute", "cap"), ("web.fgpu/memory", "4Gi")];
+    assert_eq!((web(&cores).compute, web(&cores).cores_ppm), (Compute::Cap, 50_000));
     let request = web(&[("fgpu/memory", "4Gi"), ("fgpu/cores", "30"), ("web.fgpu/units", "1")]);
     assert_eq!((request.memory, request.cores_ppm), (MemoryAsk::Ppm(200_000), 200_000));
     let request = web(&[("fgpu/memory", "4Gi"), ("web.fgpu/cores", "30")]);
@@ -358,7 +384,7 @@ mod properties {
                         MemoryAsk::Ppm(ppm) => prop_assert!((1..=WHOLE).contains(&ppm)),
                         MemoryAsk::Bytes(bytes) => prop_assert!(slice || bytes >= 1 << 20),
                     }
-                    prop_assert!(slice || request.cores_ppm > 0);
+                    prop_assert!(slice || request.cores_ppm > 0 || request.compute != Compute::Cap);
                     prop_assert!(request.text.bytes().all(|byte| matches!(byte, b' '..=b'~')));
                 }
                 Err(error) => {

@@ -1,8 +1,9 @@
 //! The share of SM time holds.
 
+use fgpu_lab::command::run;
 use fgpu_lab::docker::{self, Run};
 use fgpu_lab::inside::Test;
-use fgpu_lab::node::FrontEnd;
+use fgpu_lab::node::{self, FrontEnd};
 
 use crate::limit::number;
 
@@ -12,6 +13,7 @@ pub(crate) const TESTS: &[Test] = &[
         a_quarter_of_the_sms_is_a_quarter_of_the_time,
     ),
     Test::once("compute::two_containers_have_their_own_shares", two_containers_have_their_own_shares),
+    Test::both("compute::memory_alone_takes_what_others_leave", memory_alone_takes_what_others_leave),
 ];
 
 /// Nanoseconds of kernels.
@@ -54,4 +56,33 @@ fn two_containers_have_their_own_shares() {
         let got = percent(container.wait_for_log("spin ").trim());
         assert!(got <= cores + 5, "{got}% instead of {cores}%");
     }
+}
+
+/// Some of them and a share of all SM time have room on one GPU: those take none of it, and none of them stands still.
+fn memory_alone_takes_what_others_leave(front_end: FrontEnd) {
+    let script = format!("spin {ALL} 1000000; exec sleep 1000");
+    let alone = |memory: &str| {
+        let run = docker::container("debian13").under(front_end).annotation("fgpu/memory", memory);
+        run.annotation("fgpu/device", "0").command(["sh", "-c", &script]).start()
+    };
+    let first = ["8Gi", "8192Mi"].map(alone);
+    let booked = share(front_end, "100", "cap").command(["sh", "-c", &script]).start();
+    let last = alone("1G");
+    assert_eq!(node::leases().len(), 4);
+    for container in first.iter().chain([&booked, &last]) {
+        assert!(number(container.wait_for_log("spin ").trim(), "kernels=") >= ALL);
+    }
+    let status = run(["fgpu", "status"]).ok().to_owned();
+    assert_eq!(status.lines().filter(|line| line.contains(" share ")).count(), 3, "{status}");
+
+    // Another share while it runs, and back; what is not named stays.
+    let id = &first[0].id[..12];
+    let resize = |words: &[&str]| run([&["fgpu", "resize", id], words].concat());
+    assert!(resize(&["--memory", "4Gi"]).ok().contains("share → share of the SMs"));
+    assert!(resize(&["--compute", "cap"]).refused().starts_with("fgpu: conflict: "));
+    assert!(resize(&["--cores", "1%"]).refused().starts_with("fgpu: no-capacity: "));
+    assert!(
+        run(["fgpu", "resize", &booked.id[..12], "--cores", "30%"]).ok().contains("100% → 30% of the SMs")
+    );
+    assert!(resize(&["--cores", "20%"]).ok().contains("share → 20% of the SMs"));
 }

@@ -95,14 +95,11 @@ fn amount(words: &Words<'_>, names: &Names, translation: &mut Translation) -> Re
     let first = [&count, &memory, &percent, &cores].into_iter().flatten().next();
     let Some(first) = first.map(|(_, written)| written.clone()) else { return Ok(()) };
     let whole_memory = memory.is_none() && percent.as_ref().is_none_or(|(number, _)| *number == 100);
-    match &cores {
-        Some((0, _)) => translation.free_cores = true,
-        // Nobody else is let onto such a GPU, whatever memory is left.
-        Some((100, _)) => translation.alone = true,
-        Some(_) => {}
-        None if whole_memory => translation.alone = true,
-        None => translation.free_cores = true,
-    }
+    // Nobody else is let onto such a GPU, whatever memory is left.
+    translation.alone |= match &cores {
+        Some((percent, _)) => *percent == 100,
+        None => whole_memory,
+    };
     if let Some((number, written)) = &memory {
         translation.put(Key::Memory, format!("{number}Mi"), written)?;
     }

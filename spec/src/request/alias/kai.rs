@@ -34,7 +34,6 @@ pub(super) fn translate(
     if let Some((_, alone)) = count.as_ref().map(|(number, written)| (number, written)).filter(|_| !amount) {
         return Err(without_amount(alone));
     }
-    translation.free_cores |= memory.is_some() && cores.is_none();
     if let Some((value, written)) = fraction {
         let key = if cores.is_some() { Key::MemoryShare } else { Key::Fraction };
         translation.put(key, value, &written)?;

@@ -35,7 +35,7 @@ const ALL: u32 = WHOLE;
 
 #[test]
 fn what_each_word_becomes() {
-    use Compute::{Cap, Off};
+    use Compute::{Cap, Share};
     use MemoryAsk::{Bytes, Ppm};
     use Policy::{Exclusive, Pack};
     let rows: &[(&[(&str, &str)], Amount)] = &[
@@ -45,22 +45,22 @@ fn what_each_word_becomes() {
             (2, Ppm(250_000), 250_000, Cap, Pack),
         ),
         (&[("gpu-fraction", "0.5"), ("gpu-sm-percentage", "30")], (1, Ppm(500_000), 300_000, Cap, Pack)),
-        (&[("gpu-memory", "2000")], (1, Bytes(2000 * MIB), ALL, Off, Pack)),
+        (&[("gpu-memory", "2000")], (1, Bytes(2000 * MIB), 0, Share, Pack)),
         (&[("gpu-memory", "2000"), ("gpu-sm-percentage", "10")], (1, Bytes(2000 * MIB), 100_000, Cap, Pack)),
         (&[("nvidia.com/gpu", "2")], (2, Ppm(ALL), ALL, Cap, Exclusive)),
-        (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "3000")], (1, Bytes(3000 * MIB), ALL, Off, Pack)),
+        (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "3000")], (1, Bytes(3000 * MIB), 0, Share, Pack)),
         (
             &[("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")],
             (1, Bytes(3000 * MIB), 300_000, Cap, Pack),
         ),
-        (&[("nvidia.com/gpumem-percentage", "50")], (1, Ppm(500_000), ALL, Off, Pack)),
+        (&[("nvidia.com/gpumem-percentage", "50")], (1, Ppm(500_000), 0, Share, Pack)),
         (
             &[("nvidia.com/gpumem-percentage", "50"), ("nvidia.com/gpucores", "100")],
             (1, Ppm(500_000), ALL, Cap, Exclusive),
         ),
         (&[("nvidia.com/gpumem-percentage", "100")], (1, Ppm(ALL), ALL, Cap, Exclusive)),
         (&[("nvidia.com/gpucores", "30")], (1, Ppm(ALL), 300_000, Cap, Pack)),
-        (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "0")], (1, Ppm(ALL), ALL, Off, Pack)),
+        (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "0")], (1, Ppm(ALL), 0, Share, Pack)),
         (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "0")], (1, Ppm(ALL), ALL, Cap, Exclusive)),
         (
             &[
@@ -70,7 +70,7 @@ fn what_each_word_becomes() {
             ],
             (2, Bytes(1 << 30), 500_000, Cap, Pack),
         ),
-        (&[("volcano.sh/vgpu-memory", "1024")], (1, Bytes(1 << 30), ALL, Off, Pack)),
+        (&[("volcano.sh/vgpu-memory", "1024")], (1, Bytes(1 << 30), 0, Share, Pack)),
         (
             &[("volcano.sh/vgpu-memory-percentage", "25"), ("volcano.sh/vgpu-cores", "25")],
             (1, Ppm(250_000), 250_000, Cap, Pack),
