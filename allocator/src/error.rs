@@ -35,15 +35,29 @@ pub enum Error {
         /// The name under which the damaged file is kept.
         aside: Option<PathBuf>,
     },
-    /// The allocator file was written by another version of fgpu.
-    #[error("{} has format version {found}, this fgpu knows {known}; use the fgpu that wrote it, or reboot", path.display())]
+    /// A file was written by another version of fgpu.
+    #[error(
+        "{} has format version {found}, and fgpu {} knows {known}; a newer fgpu wrote it: use that one, or end its containers and reboot",
+        path.display(),
+        env!("CARGO_PKG_VERSION")
+    )]
     Version {
-        /// The allocator file.
+        /// The file.
         path: PathBuf,
         /// Its version.
         found: u64,
         /// Ours.
         known: u64,
+    },
+    /// The allocator file is whole, and has something in it that only a newer version of fgpu knows.
+    #[error(
+        "{} is whole and holds what fgpu {} cannot read; a newer fgpu wrote it: use that one, or end its containers and reboot",
+        path.display(),
+        env!("CARGO_PKG_VERSION")
+    )]
+    Unknown {
+        /// The allocator file.
+        path: PathBuf,
     },
     /// A rebuild would forget grants whose containers may still run.
     #[error(
@@ -80,7 +94,10 @@ impl Error {
 impl From<Error> for fgpu_spec::Error {
     fn from(error: Error) -> Self {
         let code = match error {
-            Error::Corrupt { .. } | Error::Version { .. } | Error::Unaccounted { .. } => Code::StateCorrupt,
+            Error::Corrupt { .. }
+            | Error::Version { .. }
+            | Error::Unknown { .. }
+            | Error::Unaccounted { .. } => Code::StateCorrupt,
             Error::Io { .. } | Error::NoProc(_) | Error::Unwritable(_) => Code::Internal,
         };
         Self::new(code, error.to_string())

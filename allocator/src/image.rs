@@ -14,6 +14,13 @@
 //! seeded with the boot id: a line of a damaged file proves by itself that it is whole and of this boot. Only this
 //! module writes the format, so it need not parse JSON to read it: a line's head is scanned ([`scan`]), and the lines
 //! that an operation does not concern are copied.
+//!
+//! # Other versions
+//!
+//! `testdata/` has a file of each release, which every later one reads. A new field is optional, and stands at the end of its line, share or
+//! slice: then nothing else changes, an older release reads past it, and drops it where it writes that line anew. Whatever an older
+//! release must not read past gets the next `version`, which it refuses by its number. A line that passed the check and cannot be read
+//! ([`Damage::Unknown`]) is a newer release's, too: it is refused, and neither kept aside nor rebuilt.
 
 use std::hash::Hasher;
 use std::ops::Range;
@@ -68,6 +75,8 @@ pub(crate) enum Damage {
     Torn,
     /// It is of another version.
     Version(u64),
+    /// It passes its check, and holds what this version cannot read.
+    Unknown,
 }
 
 /// A file that passed its check.
@@ -85,12 +94,14 @@ impl Image {
     pub(crate) fn parse(bytes: Vec<u8>, boot: &Boot) -> Result<Self, Damage> {
         let Some(checked) = checked(&bytes) else {
             return Err(version(&bytes)
-                .filter(|&found| found != VERSION)
+                .filter(|&found| found > VERSION)
                 .map_or(Damage::Torn, Damage::Version));
         };
-        let body = checked.strip_prefix(BOOT).ok_or(Damage::Torn)?;
-        let (of_boot, body) = body.split_at_checked(boot.id.len()).ok_or(Damage::Torn)?;
-        let body = body.strip_prefix(OPEN).and_then(|body| body.strip_suffix(CLOSE)).ok_or(Damage::Torn)?;
+        // What passed the check is as somebody wrote it.
+        let body = checked.strip_prefix(BOOT).ok_or(Damage::Unknown)?;
+        let (of_boot, body) = body.split_at_checked(boot.id.len()).ok_or(Damage::Unknown)?;
+        let body =
+            body.strip_prefix(OPEN).and_then(|body| body.strip_suffix(CLOSE)).ok_or(Damage::Unknown)?;
         let mut start = bytes.len() - CLOSE.len() - body.len();
         let mut lines = Vec::with_capacity(body.len() / 256);
         let mut leases = None;
@@ -289,17 +300,22 @@ pub(crate) fn line(entry: &impl Serialize, boot: &Boot) -> Result<Vec<u8>, Error
 
 /// The lease of a line.
 pub(crate) fn lease(line: &[u8]) -> Result<Lease, Damage> {
-    serde_json::from_slice(line).map_err(|_| Damage::Torn)
+    serde_json::from_slice(line).map_err(|_| Damage::Unknown)
+}
+
+/// Whether a line is a lease's.
+pub(crate) fn is_lease(line: &[u8]) -> bool {
+    line.starts_with(NONCE)
 }
 
 /// The waiting request of a line.
 pub(crate) fn waiter(line: &[u8]) -> Result<Waiter, Damage> {
-    serde_json::from_slice(line).map_err(|_| Damage::Torn)
+    serde_json::from_slice(line).map_err(|_| Damage::Unknown)
 }
 
 /// The line of one that waits, passed once more.
 pub(crate) fn passed_once_more(line: &[u8], boot: &Boot) -> Result<Vec<u8>, Damage> {
-    let (start, end, passed) = passed_in(line).ok_or(Damage::Torn)?;
+    let (start, end, passed) = passed_in(line).ok_or(Damage::Unknown)?;
     let seal = line.len() - (SEAL.len() + DIGITS + 2);
     let passed = passed.saturating_add(1).to_string();
     let mut out = [&line[..start], passed.as_bytes(), &line[end..seal]].concat();
@@ -349,3 +365,5 @@ fn hex(value: u64) -> [u8; DIGITS] {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod versions;

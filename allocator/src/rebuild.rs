@@ -32,8 +32,8 @@ impl Store {
     /// Rebuilds a damaged or missing file from what can be proven. With an undamaged one it only reconciles.
     ///
     /// # Errors
-    /// [`Error::Unaccounted`] when a container may hold a grant that is lost, unless `force`. [`Error::Version`]
-    /// for a file of another version. Then nothing has changed, and it may be called again.
+    /// [`Error::Unaccounted`] when a container may hold a grant that is lost, and [`Error::Unknown`] when a newer version wrote its
+    /// lease, unless `force`. [`Error::Version`] for a file of another version. Then nothing has changed, and it may be called again.
     pub fn rebuild(&self, force: bool) -> Result<Rebuilt, Error> {
         self.host.check_proc()?;
         loop {
@@ -65,8 +65,14 @@ impl Store {
         let waiters: Vec<_> = main_lines.iter().copied().filter(|line| self.waits(line)).collect();
         let whole = main_lines.into_iter().map(|line| (line, true));
         for (line, latest) in whole.chain(spare_lines.into_iter().map(|line| (line, false))) {
-            // A whole line of our own is a lease; one that is not is as good as damaged.
-            let Ok(mut lease) = image::lease(line) else { continue };
+            let mut lease = match image::lease(line) {
+                Ok(lease) => lease,
+                // A lease that only a newer version can read, whose container may run.
+                Err(_) if latest && !force && image::is_lease(line) => {
+                    return Err(Error::Unknown { path: self.files.main.clone() });
+                }
+                Err(_) => continue,
+            };
             let same = |other: &&Lease| other.grant.nonce == lease.grant.nonce;
             if rebuilt.kept.iter().chain(&rebuilt.freed).any(|other| same(&other)) {
                 continue;

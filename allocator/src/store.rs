@@ -276,6 +276,7 @@ impl Store {
         match damage {
             Damage::Torn => Error::Corrupt { path, reason: "fails its check", aside },
             Damage::Version(found) => Error::Version { path, found, known: image::VERSION },
+            Damage::Unknown => Error::Unknown { path },
         }
     }
 }

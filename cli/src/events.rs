@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, SystemTime};
 
 use fgpu_allocator::{Key, Store};
-use fgpu_hook::events::{FILE, Kind, Lines};
+use fgpu_hook::events::{FILE, Kind, Lines, SCHEMA};
 use fgpu_spec::{Code, Error, GrantedGpu, Inventory};
 use rustix::fs::inotify;
 use serde::Deserialize;
@@ -71,12 +71,14 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
         lines: Lines::open(&node.config.log_dir).map_err(|error| unreadable(node, &error))?,
         filter: Filter::of(node, arguments)?,
         last: arguments.last,
+        newer: None,
     };
     let warnings = reader.lines.unread().iter().map(|(path, error)| format!("{}: {error}", path.display()));
-    let warnings = warnings.collect();
+    let mut warnings: Vec<_> = warnings.collect();
     let look = Look::of_stdout();
     let mut shown = Shown::new(node, arguments.json);
     reader.read(|line, event| shown.add(line, event)).map_err(|error| unreadable(node, &error))?;
+    warnings.extend(reader.newer());
     if !arguments.follow {
         return Ok(Output { text: shown.text(&look), warnings, ..Output::default() });
     }
@@ -158,17 +160,46 @@ struct Reader {
     lines: Lines,
     filter: Filter,
     last: Option<usize>,
+    /// How many records could not be read because a newer version wrote them, and the largest schema of them.
+    newer: Option<(u64, u32)>,
+}
+
+/// What every record has.
+#[derive(Deserialize)]
+struct Head {
+    schema: u32,
 }
 
 impl Reader {
+    /// Says what was left out.
+    fn newer(&self) -> Option<String> {
+        self.newer.map(|(count, schema)| {
+            format!(
+                "{count} record(s) are left out: they have schema {schema}, and fgpu {} knows {SCHEMA}; a newer fgpu wrote them \
+                 and shows them",
+                env!("CARGO_PKG_VERSION")
+            )
+        })
+    }
+
     /// Gives `each` the events that are asked for, with their lines.
     fn read(&mut self, mut each: impl FnMut(&str, &Event)) -> io::Result<()> {
-        let Self { lines, filter, last } = self;
+        let Self { lines, filter, last, newer } = self;
         let mut kept = VecDeque::new();
         let mut one = |line: &[u8]| {
             // What is no record was cut short by a full disk.
             let Ok(text) = std::str::from_utf8(line) else { return };
-            let Ok(event) = serde_json::from_str::<Event>(text) else { return };
+            let event = match serde_json::from_str::<Event>(text) {
+                Ok(event) => event,
+                Err(_) => {
+                    let head = serde_json::from_str::<Head>(text).ok();
+                    if let Some(Head { schema }) = head.filter(|head| head.schema > SCHEMA) {
+                        let (count, most) = newer.unwrap_or_default();
+                        *newer = Some((count + 1, most.max(schema)));
+                    }
+                    return;
+                }
+            };
             if !filter.takes(&event) {
                 return;
             }

@@ -213,6 +213,32 @@ mod tests {
         }
     }
 
+    /// What 0.1.0 wrote is fresh for every later release, unless the format had to change: then it is made anew, as what a newer
+    /// one wrote. Nothing in it is lost that a probe does not find again.
+    #[test]
+    fn a_release_reads_what_those_before_it_wrote() {
+        let (root, good) = node();
+        let text = include_str!("../testdata/0.1.0/inventory.json");
+        let text = text.replace("ROOT", root.path().to_str().unwrap()).replace("BOOT", &boot_id().unwrap());
+        fs::write(root.path().join(FILE), &text).unwrap();
+        let read = cached(root.path(), root.path()).unwrap().expect("it is fresh");
+        assert_eq!((read.gpus.len(), read.gpus[1].mig_profiles.len()), (2, 1));
+        assert_eq!(read.gpus[0].context_memory, Some(314_572_800));
+        let more =
+            text.replacen("{", r#"{"newer":{"a":[1]},"#, 1).replacen(r#""index""#, r#""newer":7,"index""#, 1);
+        fs::write(root.path().join(FILE), more).unwrap();
+        assert_eq!(cached(root.path(), root.path()).unwrap(), Some(read), "unknown fields are read past");
+        for newer in [
+            text.replace(&format!(r#""version": {FORMAT}"#), &format!(r#""version": {}"#, FORMAT + 1)),
+            format!(r#"{{"version": {}, "nodes": {{}}}}"#, FORMAT + 1),
+        ] {
+            assert_ne!(newer, text);
+            fs::write(root.path().join(FILE), newer).unwrap();
+            let refresh = || store(root.path(), &good);
+            assert_eq!(load(root.path(), root.path(), &refresh).unwrap(), good);
+        }
+    }
+
     #[test]
     fn a_refresh_that_fails_or_does_not_help_is_an_error() {
         let (root, mut inventory) = node();

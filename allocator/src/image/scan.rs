@@ -49,7 +49,7 @@ pub(crate) fn key_head(key: &Key) -> Vec<u8> {
 impl<'a> Summary<'a> {
     /// Scans a line that passed its check.
     pub(crate) fn scan(line: &'a [u8]) -> Result<Self, Damage> {
-        scan(line).ok_or(Damage::Torn)
+        scan(line).ok_or(Damage::Unknown)
     }
 }
 
@@ -72,7 +72,7 @@ fn scan(line: &[u8]) -> Option<Summary<'_>> {
             }
         };
         gpus.push(Part { uuid, memory, cores_ppm, slice });
-        gpu = gpu.strip_prefix(b"}")?;
+        close(&mut gpu)?;
         rest = gpu.strip_prefix(b",").unwrap_or(gpu);
     }
     rest = rest.strip_prefix(b"],")?;
@@ -97,6 +97,12 @@ fn slice<'a>(rest: &mut &'a [u8]) -> Option<Slice<'a>> {
     *rest = rest.strip_prefix(b",\"stage\":")?;
     let stage = string(rest)?;
     // What else there is: names and ids.
+    close(rest)?;
+    Some(Slice { placement: MigPlacement { start, size }, profile, stage })
+}
+
+/// Takes what is left of an object, its closing brace included.
+fn close(rest: &mut &[u8]) -> Option<()> {
     let mut depth = 1;
     while depth > 0 {
         match rest.first()? {
@@ -111,10 +117,10 @@ fn slice<'a>(rest: &mut &'a [u8]) -> Option<Slice<'a>> {
             }
         }
     }
-    Some(Slice { placement: MigPlacement { start, size }, profile, stage })
+    Some(())
 }
 
-/// What stands before the last field of a waiting request's line.
+/// What stands before the last field of a waiting request's line that is read here.
 const PID_NAMESPACE: &[u8] = br#","pid_namespace":"#;
 
 /// The head of a waiting request's line: what everybody behind it needs to know.
@@ -132,7 +138,7 @@ pub(crate) struct WaiterHead<'a> {
 impl<'a> WaiterHead<'a> {
     /// Scans a line that passed its check.
     pub(crate) fn scan(line: &'a [u8]) -> Result<Self, Damage> {
-        scan_waiter(line).ok_or(Damage::Torn)
+        scan_waiter(line).ok_or(Damage::Unknown)
     }
 }
 
@@ -153,9 +159,13 @@ fn scan_waiter(line: &[u8]) -> Option<WaiterHead<'_>> {
     string(&mut rest)?;
     rest = rest.strip_prefix(b"},")?;
     let ask = rest.get(..rest.len().checked_sub(SEAL.len() + DIGITS + 2)?)?;
-    // The last field, if it is there. A request that has these words in it ends with a brace and not with digits.
+    // Behind the request, if it is there. In a text its quotes would be escaped.
     let at = memmem::rfind(ask, PID_NAMESPACE);
-    let pid_namespace = at.and_then(|at| str::from_utf8(&ask[at + PID_NAMESPACE.len()..]).ok()?.parse().ok());
+    let pid_namespace = at.and_then(|at| {
+        let text = &ask[at + PID_NAMESPACE.len()..];
+        let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        str::from_utf8(&text[..digits]).ok()?.parse().ok()
+    });
     Some(WaiterHead { ticket, process: Process { pid, start }, passed, ask, pid_namespace })
 }
 

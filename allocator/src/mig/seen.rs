@@ -2,7 +2,7 @@
 //! driver, and those that we made.
 //!
 //! ```text
-//! mig/<minor>.json    {"boot":…,"gpu":"GPU-…","instances":[{"gpu_instance":3,"profile":14,"start":2,"size":2,…}],
+//! mig/<minor>.json    {"version":1,"boot":…,"gpu":"GPU-…","instances":[{"gpu_instance":3,"profile":14,"start":2,"size":2,…}],
 //!                      "made":[{"uuid":"GPU-…","memory":…,"cores_ppm":…,"mig":{"start":4,"size":2,…}}]}
 //! mig/<minor>.lock    flock, held by whoever makes or destroys instances of that GPU, across the driver's calls
 //! ```
@@ -43,14 +43,44 @@ pub struct Foreign {
     pub device: Option<MigInstance>,
 }
 
-/// The file.
-#[derive(Default, Serialize, Deserialize)]
+/// The version of the file's format. What has none is of version 1.
+const VERSION: u64 = 1;
+
+/// The file. A newer version than ours is not read past: what we made would be forgotten. In the same one, unknown fields are.
+#[derive(Serialize, Deserialize)]
 struct Seen {
+    #[serde(default = "first")]
+    version: u64,
     boot: String,
     gpu: String,
     instances: Vec<Foreign>,
     #[serde(default)]
     made: Vec<GrantedGpu>,
+}
+
+fn first() -> u64 {
+    1
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            boot: String::new(),
+            gpu: String::new(),
+            instances: Vec::new(),
+            made: Vec::new(),
+        }
+    }
+}
+
+/// What every version of the file has.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default = "first")]
+    version: u64,
+    boot: String,
+    gpu: String,
 }
 
 /// The right to make and destroy instances of one GPU, until dropped.
@@ -92,14 +122,21 @@ impl Store {
             Err(error) => return Err(Error::io("read", &path, error)),
         };
         // What does not parse, or is of another boot or GPU, says nothing; whoever makes an instance looks anyway.
-        let seen: Option<Seen> = serde_json::from_slice(&text).ok();
-        Ok(seen.filter(|seen| seen.boot == self.boot.id() && seen.gpu == gpu.uuid).unwrap_or_default())
+        let head: Option<Head> = serde_json::from_slice(&text).ok();
+        match head.filter(|head| head.boot == self.boot.id() && head.gpu == gpu.uuid) {
+            None => Ok(Seen::default()),
+            Some(Head { version, .. }) if version > VERSION => {
+                Err(Error::Version { path, found: version, known: VERSION })
+            }
+            Some(_) => Ok(serde_json::from_slice(&text).unwrap_or_default()),
+        }
     }
 
     /// Changes the file of a GPU. Nobody else does meanwhile.
     fn see(&self, _: &DriverLock, gpu: &Gpu, change: impl FnOnce(&mut Seen)) -> Result<(), Error> {
         let mut seen = self.seen(gpu)?;
         change(&mut seen);
+        seen.version = VERSION;
         seen.boot = self.boot.id().to_owned();
         seen.gpu = gpu.uuid.clone();
         let text = serde_json::to_vec(&seen).map_err(Error::Unwritable)?;

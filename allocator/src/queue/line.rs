@@ -42,7 +42,7 @@ impl<'a> Queue<'a> {
                     asks.len() - 1
                 }
             };
-            let ticket = str::from_utf8(head.ticket).map_err(|_| Damage::Torn)?;
+            let ticket = str::from_utf8(head.ticket).map_err(|_| Damage::Unknown)?;
             entries.push(Entry { line, ticket, passed: head.passed, ask });
         }
         Ok(Self { entries, asks })

@@ -276,3 +276,124 @@ fn it_holds_on_a_disk() {
     assert!(store.release(&lease.grant.nonce).unwrap().is_some());
     assert_eq!(store.release(&Nonce([1; 16])).unwrap(), None);
 }
+
+/// The file of the node with `change` made to it, and a check that is right.
+fn rewritten(node: &Node, change: impl FnOnce(String) -> String) -> String {
+    let text = change(fs::read_to_string(node.file()).unwrap());
+    let at = text.find(r#"","boot":"#).unwrap();
+    let check = format!("{:016x}", twox_hash::XxHash3_64::oneshot(&text.as_bytes()[at..]));
+    let text = [&text[..at - 16], &check, &text[at..]].concat();
+    fs::write(node.file(), &text).unwrap();
+    text
+}
+
+/// What a newer release wrote is no damage: it is refused with the versions, and stays where and as it is.
+#[test]
+fn a_file_of_a_newer_release_is_refused_and_not_kept_aside() {
+    let format = |text: String| text.replacen(r#""version":1"#, r#""version":2"#, 1);
+    let tier = |text: String| text.replacen(r#""tier":"quota""#, r#""tier":"vgpu""#, 1);
+    let head = |text: String| text.replacen(r#","gpus":["#, r#","newer":1,"gpus":["#, 1);
+    let file = |text: String| text.replacen(r#"","leases""#, r#"","newer":1,"leases""#, 1);
+    // Whether a look at all heads fails, and whether a line as a whole cannot be read.
+    type Change = fn(String) -> String;
+    let changes: [(&str, bool, bool, Change); 4] = [
+        ("has format version 2, and fgpu ", true, true, format),
+        ("is whole and holds what fgpu ", false, true, tier),
+        ("is whole and holds what fgpu ", true, false, head),
+        ("is whole and holds what fgpu ", true, true, file),
+    ];
+    for (word, heads, lines, change) in changes {
+        let node = Node::new();
+        let nonce = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap().grant.nonce;
+        let text = rewritten(&node, change);
+        let mut errors: Vec<fgpu_spec::Error> = Vec::new();
+        if heads {
+            errors.push(reserve(&node.store, 1, 250_000, &claim("c", node.spawn())).unwrap_err());
+            errors.push(node.store.has(&key("a")).unwrap_err().into());
+            errors.push(node.store.release_key(&key("a")).unwrap_err().into());
+        }
+        if lines {
+            // It falls short, and would look who holds what.
+            errors.push(reserve(&node.store, 1, 800_000, &claim("c", node.spawn())).unwrap_err());
+            errors.push(node.store.leases().unwrap_err().into());
+            errors.push(node.store.reconcile().unwrap_err().into());
+            errors.push(node.store.activate(&nonce, None, None).unwrap_err().into());
+            errors.push(node.store.release(&nonce).unwrap_err().into());
+            errors.push(node.store.rebuild(false).unwrap_err().into());
+        }
+        for error in errors {
+            assert_eq!(error.code, Code::StateCorrupt, "{error}");
+            assert!(
+                error.message.contains(word) && error.message.contains(env!("CARGO_PKG_VERSION")),
+                "{error}"
+            );
+        }
+        assert_eq!(kept(&node), Vec::<PathBuf>::new());
+        assert_eq!(fs::read_to_string(node.file()).unwrap(), text);
+    }
+}
+
+/// A rebuild gives up no lease that a newer release can read.
+#[test]
+fn a_rebuild_keeps_off_lines_of_a_newer_release() {
+    let node = Node::new();
+    reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
+    reserve(&node.store, 1, 250_000, &claim("b", node.spawn())).unwrap();
+    let boot = twox_hash::XxHash3_64::oneshot(
+        fs::read_to_string(node.file()).unwrap().split('"').nth(9).unwrap().as_bytes(),
+    );
+    let text = fs::read_to_string(node.file()).unwrap();
+    let line = text.lines().nth(1).unwrap();
+    let newer = line.replacen(r#""tier":"quota""#, r#""tier":"vgpu""#, 1);
+    let end = newer.find(r#","seal":"#).unwrap();
+    let seal = twox_hash::XxHash3_64::oneshot_with_seed(boot, &newer.as_bytes()[..end]);
+    let newer = format!(r#"{},"seal":"{seal:016x}"}},"#, &newer[..end]);
+    // Its check is wrong, by the change.
+    let torn = text.replace(line, &newer);
+    fs::write(node.file(), &torn).unwrap();
+    assert!(
+        matches!(node.store.rebuild(false), Err(Error::Unknown { .. })),
+        "{:?}",
+        node.store.rebuild(false)
+    );
+    assert_eq!(fs::read_to_string(node.file()).unwrap(), torn);
+}
+
+/// What we know of a GPU's MIG instances.
+#[test]
+fn what_was_made_on_a_mig_gpu_is_read_of_every_release_and_of_no_newer_one() {
+    let node = Node::new();
+    let inventory = crate::node::mig_inventory(1, 0);
+    let gpu = &inventory.gpus[0];
+    let text = include_str!("../../testdata/0.1.0/mig.json");
+    let boot = fs::read_to_string(node.path("proc/sys/kernel/random/boot_id")).unwrap();
+    let text = text.replace("BOOT", boot.trim()).replace("GPU-UUID", &gpu.uuid);
+    let path = node.path("state/mig/0.json");
+    let lock = node.store.lock_driver(gpu).unwrap();
+    fs::write(&path, &text).unwrap();
+    assert_eq!(node.store.foreign(gpu).unwrap().len(), 2);
+    assert_eq!(node.store.orphans(&inventory).unwrap().len(), 1);
+    // And with more in it.
+    fs::write(&path, text.replacen("{", r#"{"version":1,"newer":{},"#, 1)).unwrap();
+    let orphans = node.store.orphans(&inventory).unwrap();
+    assert_eq!(orphans.len(), 1);
+    // What is written says its version, and is what was there.
+    node.store.saw(&lock, gpu, &node.store.foreign(gpu).unwrap()).unwrap();
+    assert!(fs::read_to_string(&path).unwrap().starts_with(r#"{"version":1,"#));
+    assert_eq!(node.store.orphans(&inventory).unwrap(), orphans);
+    let newer = text.replacen("{", r#"{"version":2,"#, 1);
+    fs::write(&path, &newer).unwrap();
+    let errors = [
+        node.store.foreign(gpu).unwrap_err(),
+        node.store.orphans(&inventory).unwrap_err(),
+        node.store.saw(&lock, gpu, &[]).unwrap_err(),
+    ];
+    for error in errors {
+        let error = error.to_string();
+        assert!(error.contains("mig/0.json has format version 2") && error.contains("knows 1"), "{error}");
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), newer, "nothing that was made is forgotten");
+    // Of another boot it says nothing, whoever wrote it.
+    fs::write(&path, newer.replace(boot.trim(), "other")).unwrap();
+    assert_eq!(node.store.foreign(gpu).unwrap(), []);
+}

@@ -27,7 +27,7 @@ fn events(filter: Filter, last: Option<usize>) -> (tempfile::TempDir, Reader) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(FILE), RECORD).unwrap();
     let lines = Lines::open(folder.path()).unwrap();
-    (folder, Reader { lines, filter, last })
+    (folder, Reader { lines, filter, last, newer: None })
 }
 
 fn shown(filter: Filter, last: Option<usize>, look: &Look) -> String {
@@ -97,4 +97,41 @@ fn times_are_read_as_people_write_them() {
     for wrong in ["", "yesterday", "19:00", "5"] {
         assert!(since(wrong).is_err(), "{wrong}");
     }
+}
+
+/// What each release wrote, one record of each kind.
+const RELEASES: [(&str, &str); 1] = [("0.1.0", include_str!("../../testdata/0.1.0/events.jsonl"))];
+
+#[test]
+fn records_of_every_release_are_read() {
+    for (release, text) in RELEASES {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), text).unwrap();
+        let lines = Lines::open(folder.path()).unwrap();
+        let mut reader = Reader { lines, filter: everything(), last: None, newer: None };
+        let mut kinds = Vec::new();
+        reader.read(|_, event| kinds.push(event.event.clone())).unwrap();
+        assert_eq!(kinds, ["granted", "resized", "released", "reconciled", "lost", "refused"], "{release}");
+        assert_eq!(reader.newer(), None);
+    }
+}
+
+#[test]
+fn records_that_only_a_newer_release_can_read_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let newer = [
+        r#"{"schema":2,"time":"2027-01-01T00:00:00Z","event":"granted","gpus":{"GPU-a":1}}"#,
+        r#"{"schema":3,"when":1,"event":"granted"}"#,
+        r#"{"schema":1,"cut short by a full di"#,
+        r#"{"schema":1,"time":"2027-01-01T00:00:00Z","event":"granted","gpus":[{"uuid":"GPU-a","memory":1,"cores_ppm":1,"new":[]}],"new":{}}"#,
+    ];
+    std::fs::write(folder.path().join(FILE), newer.join("\n") + "\n").unwrap();
+    let lines = Lines::open(folder.path()).unwrap();
+    let mut reader = Reader { lines, filter: everything(), last: None, newer: None };
+    let mut read = 0;
+    reader.read(|_, _| read += 1).unwrap();
+    assert_eq!(read, 1, "unknown fields of our schema are read past");
+    let said = reader.newer().unwrap();
+    assert!(said.starts_with("2 record(s) are left out: they have schema 3, and fgpu "), "{said}");
+    assert!(said.contains(" knows 1; "), "{said}");
 }
