@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Compute, Grant, GrantedGpu, Nonce, Tier};
+use fgpu_spec::{Compute, Grant, GrantedGpu, Nonce, Seen, Tier};
 use serde::{Deserialize, Serialize};
 
 use crate::Process;
@@ -102,7 +102,7 @@ pub struct Lease {
     pub kept: Option<u64>,
 }
 
-/// The administrator's rules.
+/// The administrator's rules, and what of the GPUs no lease tells.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
     /// `reserve-memory`: bytes of each GPU that are never granted.
@@ -112,6 +112,20 @@ pub struct Rules {
     pub owner_max_gpus: BTreeMap<String, u32>,
     /// `[mig] use-existing`: whether the administrator's own MIG instances may be used.
     pub mig_use_existing: bool,
+    /// What was last seen of each GPU, by UUID. Where `[placement] foreign` is `ignore`, nobody holds anything there.
+    pub seen: BTreeMap<String, Seen>,
+}
+
+impl Rules {
+    /// Memory of a GPU in bytes that somebody outside of all leases holds.
+    pub(crate) fn foreign(&self, uuid: &str) -> u64 {
+        self.seen.get(uuid).map_or(0, |seen| seen.foreign)
+    }
+
+    /// Whether nothing can be granted of a GPU.
+    pub(crate) fn is_unhealthy(&self, uuid: &str) -> bool {
+        self.seen.get(uuid).is_some_and(|seen| seen.unhealthy.is_some())
+    }
 }
 
 /// A lease as a line of the file. What every reserve needs to know of all leases comes first; `image/scan.rs` reads

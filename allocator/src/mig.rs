@@ -131,6 +131,8 @@ impl<'a> Table<'a> {
                 Verdict::NotMig
             } else if smallest.is_none() {
                 Verdict::NoProfile
+            } else if self.rules.is_unhealthy(&gpu.uuid) {
+                Verdict::Unhealthy
             } else if self.held[at].exclusive {
                 Verdict::Exclusive
             } else if self.request.policy == Policy::Exclusive && !self.is_empty(at) {
@@ -145,6 +147,7 @@ impl<'a> Table<'a> {
         GpuReport {
             usable,
             free_memory: usable.saturating_sub(held),
+            foreign: 0,
             free_cores_ppm: ppm(board.slices_left().into(), slices(gpu).into()),
             asked_memory: smallest.map_or(0, |profile| profile.memory),
             verdict,
@@ -202,6 +205,9 @@ fn decide(table: &mut Table<'_>, gpus: &[GpuReport], owner_ppm: u64) -> Result<P
         return Err(Refusal::NoMigGpu);
     }
     let suitable: Vec<_> = (0..gpus.len()).filter(|&at| gpus[at].verdict.is_suitable()).collect();
+    if suitable.is_empty() && gpus.iter().any(|gpu| gpu.verdict == Verdict::Unhealthy) {
+        return Err(Refusal::Unhealthy);
+    }
     if suitable.is_empty() {
         return Err(Refusal::NoMigProfile);
     }

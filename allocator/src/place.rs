@@ -4,6 +4,7 @@
 //! - Memory counts as granted in every tier, `none` included: there it is a promise among neighbours.
 //! - SM time counts as asked for `cap` and `share` (both promise it). `off` promises none, and memory alone asks for none: both take none,
 //!   and their grants say 0 ppm. Containers that ask only for memory share a GPU as long as its memory lasts.
+//! - Memory that somebody outside of all leases holds is not free, and a GPU that is lost or must be reset serves nothing ([`Rules::seen`]).
 //! - An exclusive lease takes the GPU, whatever it leaves over. It must be the first and stays the only one.
 //! - A GPU in MIG mode serves no fractions; slices of it are placed in `mig.rs`.
 
@@ -45,6 +46,8 @@ pub enum Verdict {
     NoPlacement,
     /// It is too small even when empty.
     TooSmall,
+    /// The driver has lost it, or it must be reset.
+    Unhealthy,
     /// Another container has it for itself.
     Exclusive,
     /// The request wants an empty GPU.
@@ -69,6 +72,7 @@ impl Verdict {
                 | Self::NotMig
                 | Self::NoProfile
                 | Self::TooSmall
+                | Self::Unhealthy
         )
     }
 }
@@ -78,8 +82,10 @@ impl Verdict {
 pub struct GpuReport {
     /// Memory that may be granted, in bytes.
     pub usable: u64,
-    /// Memory that is free, in bytes.
+    /// Memory that is free, in bytes: what neither leases nor others hold.
     pub free_memory: u64,
+    /// Memory that others hold, outside of all leases, in bytes.
+    pub foreign: u64,
     /// SM time that is free, in ppm.
     pub free_cores_ppm: u32,
     /// Memory that the request asks of it, in bytes.
@@ -109,6 +115,8 @@ pub enum Refusal {
         /// For how many of them it has one.
         most: u32,
     },
+    /// The GPUs that could serve it are lost or must be reset.
+    Unhealthy,
     /// Its fraction is less than 1 MiB.
     Nothing,
     /// The node has too few GPUs of that size, even when empty.
@@ -143,6 +151,7 @@ impl Refusal {
         match self {
             Self::NoGpu | Self::NoMigGpu => Code::NoGpu,
             Self::NoMigPlacement { .. } => Code::NoMigPlacement,
+            Self::Unhealthy => Code::GpuUnhealthy,
             Self::Nothing => Code::InvalidRequest,
             Self::NoMigProfile | Self::TooManySlices { .. } | Self::TooLarge { .. } => Code::TooLarge,
             Self::OwnerCap { .. } => Code::Denied,
@@ -199,7 +208,8 @@ pub(crate) fn cores(request: &Request) -> u32 {
 /// How a GPU of which that much is held stands to a request that takes `cores_ppm`.
 pub(crate) fn report(gpu: &Gpu, held: &Held, rules: &Rules, request: &Request, cores_ppm: u32) -> GpuReport {
     let usable = gpu.usable_memory(rules.reserve_memory);
-    let free_memory = usable.saturating_sub(held.memory);
+    let foreign = rules.foreign(&gpu.uuid);
+    let free_memory = usable.saturating_sub(held.memory).saturating_sub(foreign);
     let free_cores_ppm = WHOLE.saturating_sub(held.cores_ppm);
     let asked_memory = match request.memory {
         MemoryAsk::Bytes(bytes) => bytes,
@@ -212,16 +222,18 @@ pub(crate) fn report(gpu: &Gpu, held: &Held, rules: &Rules, request: &Request, c
         Verdict::Mig
     } else if asked_memory > usable || cores_ppm > WHOLE {
         Verdict::TooSmall
+    } else if rules.is_unhealthy(&gpu.uuid) {
+        Verdict::Unhealthy
     } else if held.exclusive {
         Verdict::Exclusive
-    } else if request.policy == Policy::Exclusive && held.leases > 0 {
+    } else if request.policy == Policy::Exclusive && (held.leases > 0 || foreign > 0) {
         Verdict::Occupied
     } else if memory || cores {
         Verdict::Short { memory, cores }
     } else {
         Verdict::Fits
     };
-    GpuReport { usable, free_memory, free_cores_ppm, asked_memory, verdict, profile: None }
+    GpuReport { usable, free_memory, foreign, free_cores_ppm, asked_memory, verdict, profile: None }
 }
 
 /// Whether the request's own words rule the GPU out.
@@ -261,12 +273,18 @@ fn decide(
     cores_ppm: u32,
     owner_ppm: u64,
 ) -> Result<Placement, Refusal> {
-    let eligible = |report: &GpuReport| report.verdict.is_suitable() || report.verdict == Verdict::TooSmall;
+    let eligible = |report: &GpuReport| {
+        report.verdict.is_suitable() || matches!(report.verdict, Verdict::TooSmall | Verdict::Unhealthy)
+    };
     if !gpus.iter().any(eligible) {
         return Err(Refusal::NoGpu);
     }
     let count = request.count.max(1) as usize;
     let suitable: Vec<_> = (0..gpus.len()).filter(|&at| gpus[at].verdict.is_suitable()).collect();
+    let unhealthy = gpus.iter().filter(|gpu| gpu.verdict == Verdict::Unhealthy).count();
+    if suitable.len() < count && suitable.len() + unhealthy >= count {
+        return Err(Refusal::Unhealthy);
+    }
     if suitable.len() < count {
         return Err(Refusal::TooLarge { suitable: u32::try_from(suitable.len()).unwrap_or(u32::MAX) });
     }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use fgpu_spec::{Error, Gpu, Inventory, MemoryAsk, Policy, Request};
 
+use crate::Rules;
 use crate::capacity::Holder;
 use crate::mig::{self, Slot};
 use crate::place::{self, Decision, GpuReport, Refusal, Verdict};
@@ -16,6 +17,7 @@ const NAMED: usize = 4;
 pub(crate) struct Case<'a> {
     pub(crate) decision: &'a Decision,
     pub(crate) request: &'a Request,
+    pub(crate) rules: &'a Rules,
     pub(crate) inventory: &'a Inventory,
     /// Who holds what, per GPU in the inventory's order.
     pub(crate) holders: &'a [Vec<Holder>],
@@ -25,7 +27,7 @@ pub(crate) struct Case<'a> {
 
 /// The error that a front end prints.
 pub(crate) fn error(refusal: &Refusal, case: &Case<'_>) -> Error {
-    let Case { decision, request, inventory, holders, .. } = *case;
+    let Case { decision, request, rules, inventory, holders, .. } = *case;
     let asks = asks(decision, request);
     let message = match refusal {
         Refusal::NoGpu => no_gpu(decision, request, inventory),
@@ -34,6 +36,11 @@ pub(crate) fn error(refusal: &Refusal, case: &Case<'_>) -> Error {
         | Refusal::NoMigPlacement { .. }
         | Refusal::TooManySlices { .. } => mig::refusal(refusal, case),
         Refusal::Nothing => format!("{asks}, less than 1 MiB of any GPU; ask for more"),
+        Refusal::Unhealthy => format!(
+            "{asks}; {}; reset it or reboot the node, and see `dmesg`; what was seen of the GPUs is looked at anew with every create, \
+             and by fgpu inventory --refresh",
+            unhealthy(decision, inventory, rules)
+        ),
         Refusal::TooLarge { suitable } => too_large(&asks, *suitable, decision, request, inventory),
         Refusal::OwnerCap { cap_ppm, held_ppm, asked_ppm } => format!(
             "{asks}: {} GPU(s) worth for owner {}, who holds {} and may hold {}; end one of the owner's containers, \
@@ -45,6 +52,7 @@ pub(crate) fn error(refusal: &Refusal, case: &Case<'_>) -> Error {
         ),
         Refusal::Short { fragmented, largest } => {
             let mut text = format!("{asks}; {}", gpus_in_words(decision, inventory, holders));
+            text += &foreign(decision, inventory, rules);
             if *fragmented {
                 text += match request.policy {
                     Policy::Exclusive => "; the total free would do, but not enough GPUs are empty",
@@ -139,6 +147,7 @@ fn why_not(decision: &Decision, inventory: &Inventory) -> String {
             Verdict::OtherDevice => "is not in fgpu/device",
             Verdict::OtherModel => "is not in fgpu/model",
             Verdict::Mig => "is in MIG mode",
+            Verdict::Unhealthy => "is unhealthy",
             _ => "is too small",
         };
         format!("GPU {} ({}, {}) {why}", gpu.index, gpu.model, gpu.uuid)
@@ -169,6 +178,31 @@ fn too_large(
     }
 }
 
+/// `GPU 0 cannot be used: it must be reset`
+fn unhealthy(decision: &Decision, inventory: &Inventory, rules: &Rules) -> String {
+    let pairs = inventory.gpus.iter().zip(&decision.gpus);
+    list(pairs.filter(|(_, report)| report.verdict == Verdict::Unhealthy).map(|(gpu, _)| {
+        let why = rules.seen.get(&gpu.uuid).and_then(|seen| seen.unhealthy.as_deref());
+        format!("GPU {} cannot be used: {}", gpu.index, why.unwrap_or("it is unhealthy"))
+    }))
+}
+
+/// `; 8192 MiB of GPU 0 is held by processes outside fgpu: pid 123 python`
+fn foreign(decision: &Decision, inventory: &Inventory, rules: &Rules) -> String {
+    let pairs = inventory.gpus.iter().zip(&decision.gpus);
+    let held = pairs.filter(|(_, report)| !rules_out(report.verdict) && report.foreign > 0);
+    held.fold(String::new(), |mut text, (gpu, report)| {
+        let outsiders = rules.seen.get(&gpu.uuid).map_or(&[][..], |seen| &seen.outsiders);
+        // A process chooses its name.
+        let who =
+            list(outsiders.iter().map(|one| format!("pid {} {}", one.pid, fgpu_spec::shown(&one.name))));
+        let who = if who.is_empty() { "the driver does not say which".to_owned() } else { who };
+        let memory = mib(report.foreign.next_multiple_of(1 << 20));
+        let _ = write!(text, "; {memory} of GPU {} is held by processes outside fgpu: {who}", gpu.index);
+        text
+    })
+}
+
 /// `GPU 0 has 0 MiB and 0% free (short of memory and SMs), held by moby/3f2a19bc44d0 (20320 MiB, 25%)`
 fn gpus_in_words(decision: &Decision, inventory: &Inventory, holders: &[Vec<Holder>]) -> String {
     let open = (0..decision.gpus.len()).filter(|&at| !rules_out(decision.gpus[at].verdict));
@@ -180,6 +214,7 @@ fn gpus_in_words(decision: &Decision, inventory: &Inventory, holders: &[Vec<Hold
             Verdict::Short { .. } => " (short of SMs)",
             Verdict::TooSmall => " (too small)",
             Verdict::Occupied => " (not empty)",
+            Verdict::Unhealthy => " (unhealthy)",
             Verdict::Exclusive => " (taken whole)",
             Verdict::NoPlacement => " (no free MIG placement)",
             _ => "",

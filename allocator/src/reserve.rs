@@ -190,6 +190,7 @@ impl Store {
                     &Case {
                         decision: &decision,
                         request: ask.request,
+                        rules: ask.rules,
                         inventory: ask.inventory,
                         holders: &holders,
                         slots: &sums.slots,
@@ -242,7 +243,8 @@ impl Store {
         let (tier, decision, _) = queue::decide(&ask, &image, &sums, None).map_err(torn)?;
         let holders = capacity::holders(&leases, inventory);
         let refusal = decision.outcome.as_ref().err();
-        let case = Case { decision: &decision, request, inventory, holders: &holders, slots: &sums.slots };
+        let case =
+            Case { decision: &decision, request, rules, inventory, holders: &holders, slots: &sums.slots };
         let error = refusal.map(|refusal| refusal::error(refusal, &case));
         Ok(Explanation { tier, decision, holders, error })
     }

@@ -90,7 +90,7 @@ impl Store {
                 let leases = leases.map_err(|damage| self.damage(damage, None))?;
                 let holders = capacity::holders(&leases, inventory);
                 let (decision, slots) = (&decision, &sums.slots);
-                let case = Case { decision, request: &ask, inventory, holders: &holders, slots };
+                let case = Case { decision, request: &ask, rules, inventory, holders: &holders, slots };
                 let error = refusal::error(reason, &case);
                 return Ok(Attempt::Refused(error, reason.may_pass()));
             }

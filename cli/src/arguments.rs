@@ -253,7 +253,7 @@ JSON: { schema, released: [{ namespace, container, grant, owner, request }] }";
 
 const EXPLAIN_JSON: &str = "\
 JSON: { schema, granted, request, tier, compute, error: null or { code, message }, why: null or text, notes, wasted, gpus: [{ index,
-  uuid, model, mig_enabled, granted, reason: null or text, usable_memory, free_memory, free_cores_ppm, asked_memory,
+  uuid, model, mig_enabled, granted, reason: null or text, usable_memory, free_memory, foreign_memory, free_cores_ppm, asked_memory,
   asked_cores_ppm, left_memory, left_cores_ppm: null unless granted }] }
 Memory is in bytes, cores in parts per million of one GPU.";
 

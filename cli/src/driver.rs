@@ -15,6 +15,7 @@ use fgpu_spec::{Code, Error, Gpu, Inventory, MigProfile, MigSlice, Nonce};
 use crate::inventory::holder;
 use crate::output::Output;
 
+pub(crate) mod health;
 mod limit;
 mod look;
 mod set_up;
@@ -51,6 +52,8 @@ enum Step {
     },
     /// Write down which MIG instances are not ours
     Look,
+    /// Write down which GPUs are lost, and what of them is held outside of all leases
+    Health,
 }
 
 fn grant(text: &str) -> Result<Nonce, String> {
@@ -74,6 +77,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
         Step::SetUp { nonce } => set_up::run(&node, &nonce),
         Step::TearDown { nonce } => tear_down::run(&node, &nonce).map(|()| Output::default()),
         Step::Look => look::run(&node).map(|()| Output::default()),
+        Step::Health => {
+            let nvml = fgpu_driver::nvml::open(node.root)?;
+            health::look(&node.store, &node.inventory, &nvml, &arguments.state_dir).map(|_| Output::default())
+        }
     }
 }
 

@@ -84,6 +84,8 @@ struct GpuAnswer {
     reason: Option<&'static str>,
     usable_memory: u64,
     free_memory: u64,
+    /// What processes outside of all leases hold, which is not free.
+    foreign_memory: u64,
     free_cores_ppm: u32,
     asked_memory: u64,
     asked_cores_ppm: u32,
@@ -104,6 +106,7 @@ fn answer(request: &Request, tier: Tier, inventory: &Inventory, explanation: &Ex
         reason: reason(report.verdict),
         usable_memory: report.usable,
         free_memory: report.free_memory,
+        foreign_memory: report.foreign,
         free_cores_ppm: report.free_cores_ppm,
         asked_memory: report.asked_memory,
         asked_cores_ppm: if request.compute == Compute::Off { 0 } else { request.cores_ppm },
@@ -170,6 +173,7 @@ fn reason(verdict: Verdict) -> Option<&'static str> {
         Verdict::NoProfile => "it has no MIG profile like that",
         Verdict::NoPlacement => "it has no free place for that slice",
         Verdict::TooSmall => "it is too small even when empty",
+        Verdict::Unhealthy => "it is lost or must be reset",
         Verdict::Exclusive => "another container has it for itself",
         Verdict::Occupied => "it is not empty, and the request wants it alone",
         Verdict::Short { memory: true, cores: true } => "it is short of memory and SM time",
@@ -220,7 +224,11 @@ fn text(answer: &Answer, look: &Look) -> String {
         texts.iter().map(|text| format!("{title}: {text}.\n")).collect()
     };
     let (notes, wasted) = (lines("Note", &answer.notes), lines("Wasted", &answer.wasted));
-    format!("{head}{notes}{wasted}\n{}", table.fitted(look))
+    let foreign = answer.gpus.iter().filter(|gpu| gpu.foreign_memory > 0).map(|gpu| {
+        format!("{} of GPU {} is held by processes outside fgpu", bytes(gpu.foreign_memory), gpu.index)
+    });
+    let foreign = lines("Not free", &foreign.collect::<Vec<_>>());
+    format!("{head}{notes}{foreign}{wasted}\n{}", table.fitted(look))
 }
 
 #[cfg(test)]
@@ -268,6 +276,7 @@ mod tests {
         GpuReport {
             usable: 40 << 30,
             free_memory: 30 << 30,
+            foreign: 0,
             free_cores_ppm: 750_000,
             asked_memory: 13 << 30,
             verdict,
@@ -324,6 +333,7 @@ mod tests {
             reason: None,
             usable_memory: 40 << 30,
             free_memory: 30 << 30,
+            foreign_memory: 0,
             free_cores_ppm: 750_000,
             asked_memory: 0,
             asked_cores_ppm: 0,

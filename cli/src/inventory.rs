@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
+use fgpu_allocator::Store;
 use fgpu_driver::nvml::Unusable;
-use fgpu_spec::{Code, Error, FileKind, Inventory};
+use fgpu_spec::{Code, Error, FileKind, Inventory, Seen};
 
+use crate::driver::health;
 use crate::node::Node;
 use crate::output::{Output, json};
 use crate::quantity::bytes;
@@ -20,9 +22,24 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
     let (inventory, warnings) = if refresh {
         let config = &node.config;
         let uvm = fgpu_driver::uvm::ensure(&config.driver_root);
-        let probe = fgpu_driver::refresh(&config.driver_root, &config.state_dir, &holder)?;
+        // Leases that cannot be read keep nobody from the inventory.
+        let mut seen = Ok(Vec::new());
+        let probe = fgpu_driver::refresh_and(
+            &config.driver_root,
+            &config.state_dir,
+            &holder,
+            &mut |nvml, inventory| {
+                let store = Store::open(&config.state_dir).map_err(Error::from);
+                seen = store.and_then(|store| health::look(&store, inventory, nvml, &config.state_dir));
+            },
+        )?;
         let warnings = probe.unusable.iter().map(left_out).chain(probe.unmeasured.iter().map(unmeasured));
-        (probe.inventory, uvm.into_iter().chain(warnings).collect())
+        let mut warnings: Vec<_> = uvm.into_iter().chain(warnings).collect();
+        match seen {
+            Ok(seen) => warnings.extend(seen.iter().filter_map(|seen| unhealthy(&probe.inventory, seen))),
+            Err(error) => warnings.push(format!("who uses the GPUs was not looked at: {}", error.message)),
+        }
+        (probe.inventory, warnings)
     } else {
         (node.inventory()?, Vec::new())
     };
@@ -32,6 +49,11 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
         text(&inventory, node.config.reserve_memory, &Look::of_stdout())
     };
     Ok(Output { text, warnings, ..Output::default() })
+}
+
+fn unhealthy(inventory: &Inventory, seen: &Seen) -> Option<String> {
+    let gpu = inventory.gpus.iter().find(|gpu| gpu.uuid == seen.uuid)?;
+    seen.unhealthy.as_ref().map(|why| format!("GPU {} serves nothing: {why}", gpu.index))
 }
 
 fn left_out(gpu: &Unusable) -> String {

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use fgpu_allocator::{Lease, State, Store};
-use fgpu_spec::{Compute, Error, Gpu, Inventory, Nonce, Tier};
+use fgpu_hook::config::Foreign;
+use fgpu_spec::{Compute, Error, Gpu, Health, Inventory, Nonce, Outsider, Tier};
 use rustix::time::ClockId;
 use serde::Serialize;
 
@@ -72,6 +73,9 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
     // It counts suspend, as the stamps of leases do.
     let (known, now) = (inventory.as_ref().ok(), nanoseconds(ClockId::Boottime));
     let mut status = Status::of(known, node.config.reserve_memory, &held, now);
+    if let Some(health) = fgpu_driver::health::read(&node.config.state_dir) {
+        status.see(&health, node.config.foreign);
+    }
     status.is_blind = !rustix::process::geteuid().is_root();
     if let Some(store) = &store {
         status.queue = queue::waiting(node, store, known, now)?;
@@ -115,6 +119,15 @@ struct GpuStatus {
     granted_cores_ppm: u64,
     /// What containers used of late; none likewise.
     used_cores_ppm: Option<u64>,
+    /// Why nothing can be granted of it; none if it can.
+    unhealthy: Option<String>,
+    /// What processes outside of all leases hold, as it was last seen; none if nobody has looked.
+    foreign_memory: Option<u64>,
+    /// What of that is not free.
+    #[serde(skip)]
+    avoided: u64,
+    /// Those processes.
+    foreign_processes: Vec<Outsider>,
     /// Whether one container has it for itself.
     exclusive: bool,
     leases: usize,
@@ -182,6 +195,10 @@ impl Status {
                 used_memory: known_sum(on().map(|(_, share)| share.used_memory)),
                 granted_cores_ppm: on().map(|(_, share)| u64::from(share.cores_ppm)).sum(),
                 used_cores_ppm: known_sum(on().map(|(_, share)| share.used_cores_ppm.map(u64::from))),
+                unhealthy: None,
+                foreign_memory: None,
+                avoided: 0,
+                foreign_processes: Vec::new(),
                 exclusive: on().any(|(lease, _)| lease.exclusive),
                 leases: leases
                     .iter()
@@ -195,6 +212,20 @@ impl Status {
             leases,
             queue: Vec::new(),
             is_blind: false,
+        }
+    }
+}
+
+impl Status {
+    /// Adds what was last seen of the GPUs.
+    fn see(&mut self, health: &Health, foreign: Foreign) {
+        for gpu in &mut self.gpus {
+            if let Some(seen) = health.gpus.iter().find(|seen| seen.uuid == gpu.uuid) {
+                gpu.unhealthy.clone_from(&seen.unhealthy);
+                gpu.foreign_memory = Some(seen.foreign);
+                gpu.avoided = if foreign == Foreign::Avoid { seen.foreign } else { 0 };
+                gpu.foreign_processes.clone_from(&seen.outsiders);
+            }
         }
     }
 }

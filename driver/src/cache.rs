@@ -86,16 +86,21 @@ pub fn cached(root: &Path, state_dir: &Path) -> Result<Option<Inventory>, Error>
 /// # Errors
 /// `internal` with the path that cannot be written.
 pub fn store(state_dir: &Path, inventory: &Inventory) -> Result<(), Error> {
-    make_directory(state_dir)?;
     let text = serde_json::to_vec_pretty(inventory)
         .map_err(|error| Error::new(Code::Internal, format!("cannot encode the inventory: {error}")))?;
+    write(state_dir, FILE, &text)
+}
+
+/// Writes a file of the state directory, which everybody may read.
+pub(crate) fn write(state_dir: &Path, name: &str, text: &[u8]) -> Result<(), Error> {
+    make_directory(state_dir)?;
     // One name per process: two that store at once do not write into each other's file.
-    let temporary = state_dir.join(format!(".{FILE}.{}", std::process::id()));
-    let written = write_new(&temporary, &text).and_then(|()| fs::rename(&temporary, state_dir.join(FILE)));
+    let temporary = state_dir.join(format!(".{name}.{}", std::process::id()));
+    let written = write_new(&temporary, text).and_then(|()| fs::rename(&temporary, state_dir.join(name)));
     written.map_err(|error| {
         // The error to report is the first one; what is left behind is overwritten or harmless.
         let _ = fs::remove_file(&temporary);
-        Error::io("write", &state_dir.join(FILE), &error)
+        Error::io("write", &state_dir.join(name), &error)
     })
 }
 

@@ -16,6 +16,7 @@ mod cache;
 mod capabilities;
 #[cfg(feature = "nvml")]
 pub mod context;
+pub mod health;
 mod nodes;
 mod procfs;
 mod rooted;
@@ -36,7 +37,7 @@ pub use cache::{FILE, FORMAT, cached, load, store};
 pub use capabilities::Capability;
 pub use nodes::{majors, nodes};
 #[cfg(feature = "nvml")]
-pub use nvml::refresh;
+pub use nvml::{refresh, refresh_and};
 pub use procfs::{CharacterDevices, boot_id, parse_version, running_version};
 pub use rooted::resolve;
 

@@ -11,8 +11,9 @@ use std::path::Path;
 use std::process::Command;
 
 use fgpu_spec::{Code, DriverFile, Error, FileKind, Gpu, Inventory, MigProfile};
+use nvml_wrapper::Device;
+pub use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml};
 
 use crate::cache::{self, FORMAT};
 use crate::context::{self, Holder};
@@ -20,6 +21,7 @@ use crate::files;
 use crate::limits::Limiter;
 use crate::procfs::{boot_id, of, running_version};
 
+pub mod health;
 pub mod mig;
 mod topology;
 
@@ -54,9 +56,22 @@ pub struct Probe {
 /// # Errors
 /// See [`inspect`]. Then there is no stored inventory, not even an old one: what it said is not so any more.
 pub fn refresh(root: &Path, state_dir: &Path, holder: Holder<'_>) -> Result<Probe, Error> {
+    refresh_and(root, state_dir, holder, &mut |_, _| ())
+}
+
+/// As [`refresh`]. What was found is shown to `look` while NVML is there: to initialise it takes long.
+///
+/// # Errors
+/// As [`refresh`].
+pub fn refresh_and(
+    root: &Path,
+    state_dir: &Path,
+    holder: Holder<'_>,
+    look: &mut dyn FnMut(&Nvml, &Inventory),
+) -> Result<Probe, Error> {
     let _lock = cache::lock(state_dir, cache::PROBE_LOCK)?;
     let known = cache::stored(state_dir);
-    let found = inspect(root, known.as_ref(), holder)
+    let found = inspect(root, known.as_ref(), holder, look)
         .and_then(|probe| cache::store(state_dir, &probe.inventory).map(|()| probe));
     found.or_else(|error| cache::forget(state_dir).and(Err(error)))
 }
@@ -68,7 +83,12 @@ pub fn refresh(root: &Path, state_dir: &Path, holder: Holder<'_>) -> Result<Prob
 /// # Errors
 /// `no-gpu` if no driver is loaded or it drives no GPU; `gpu-unhealthy` if all GPUs are in error; `driver-error`
 /// if the driver's libraries are not installed or NVML refuses.
-fn inspect(root: &Path, known: Option<&Inventory>, holder: Holder<'_>) -> Result<Probe, Error> {
+fn inspect(
+    root: &Path,
+    known: Option<&Inventory>,
+    holder: Holder<'_>,
+    look: &mut dyn FnMut(&Nvml, &Inventory),
+) -> Result<Probe, Error> {
     let (nvml, driver_version, files) = load(root)?;
     let (mut gpus, unusable) = all_gpus(root, &nvml)?;
     let known = known.filter(|known| known.driver_version == driver_version && known.root == root);
@@ -88,6 +108,7 @@ fn inspect(root: &Path, known: Option<&Inventory>, holder: Holder<'_>) -> Result
         gpus,
         files,
     };
+    look(&nvml, &inventory);
     Ok(Probe { inventory, unusable, unmeasured })
 }
 

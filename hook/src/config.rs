@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fgpu_allocator::Rules;
-use fgpu_spec::{Code, Compute, Defaults, Error, Policy, Vocabulary};
+use fgpu_spec::{Code, Compute, Defaults, Error, Policy, Seen, Vocabulary};
 use serde::Deserialize;
 
 /// Where the configuration is read from. There is no environment variable for it: a front end runs with the
@@ -15,6 +15,17 @@ pub const PATH: &str = "/etc/fgpu/config.toml";
 /// The longest `fgpu/wait` unless `wait-max` says otherwise. Kubelet and CRI-O give up on a create after two
 /// minutes or more (kubelet `runtime-request-timeout`, CRI-O `container_create_timeout`).
 const WAIT_MAX: Duration = Duration::from_secs(90);
+
+/// What memory that processes outside of fgpu hold is to placement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Foreign {
+    /// It is not free.
+    #[default]
+    Avoid,
+    /// It is granted nevertheless.
+    Ignore,
+}
 
 /// The node's configuration with its defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +58,8 @@ pub struct Config {
     pub driver_extra: Vec<PathBuf>,
     /// `[quota] compute`: what `fgpu/compute` is when the request is silent.
     pub compute: Compute,
+    /// `[placement] foreign`: memory that processes outside of fgpu hold.
+    pub foreign: Foreign,
     /// `[mig] use-existing`: whether MIG instances that fgpu did not make may be used. They are never destroyed.
     pub mig_use_existing: bool,
     /// `[mig] keep`: how long an instance that fgpu made is kept for the next request.
@@ -72,6 +85,7 @@ impl Default for Config {
             driver_root: PathBuf::from("/"),
             driver_extra: Vec::new(),
             compute: Compute::default(),
+            foreign: Foreign::default(),
             mig_use_existing: false,
             mig_keep: Duration::ZERO,
             owner_max_gpus: BTreeMap::new(),
@@ -153,6 +167,7 @@ impl Config {
                 .map(|path| absolute("[driver] extra", Some(path)).map(Option::unwrap_or_default))
                 .collect::<Result<_, _>>()?,
             compute: file.quota.compute,
+            foreign: file.placement.foreign,
             mig_use_existing: file.mig.use_existing,
             mig_keep: match file.mig.keep {
                 None => Duration::ZERO,
@@ -178,12 +193,18 @@ impl Config {
         }
     }
 
-    /// What the allocator must respect beside the request.
+    /// What the allocator must respect beside the request, and what was last seen of the GPUs.
     pub fn rules(&self) -> Rules {
+        let seen = fgpu_driver::health::read(&self.state_dir).map(|health| health.gpus).unwrap_or_default();
+        let as_it_counts = |seen: Seen| match self.foreign {
+            Foreign::Avoid => (seen.uuid.clone(), seen),
+            Foreign::Ignore => (seen.uuid.clone(), Seen { foreign: 0, outsiders: Vec::new(), ..seen }),
+        };
         Rules {
             reserve_memory: self.reserve_memory,
             owner_max_gpus: self.owner_max_gpus.clone(),
             mig_use_existing: self.mig_use_existing,
+            seen: seen.into_iter().map(as_it_counts).collect(),
         }
     }
 }
@@ -218,6 +239,7 @@ struct File {
     library_dir: Option<PathBuf>,
     runtimes: Option<Vec<PathBuf>>,
     driver: Driver,
+    placement: Placement,
     quota: Quota,
     mig: Mig,
     owner: BTreeMap<String, Owner>,
@@ -228,6 +250,12 @@ struct File {
 struct Driver {
     root: Option<PathBuf>,
     extra: Vec<PathBuf>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Placement {
+    foreign: Foreign,
 }
 
 #[derive(Deserialize, Default)]

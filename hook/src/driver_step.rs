@@ -8,6 +8,7 @@
 //! | `fgpu driver set-up NONCE` | after the reservation; for a memory limit, when there is a cgroup ([`limit`]) | the container's create does |
 //! | `fgpu driver tear-down NONCE` | after the lease has come to its end | nobody: it goes on by itself |
 //! | `fgpu driver look` | a request finds no room | that request does, once |
+//! | `fgpu driver health` | a request is decided, and nobody has looked for ten seconds | nobody |
 //!
 //! What is killed on the way is finished by `fgpu gc`, or by the next request that finds no room.
 
@@ -123,6 +124,16 @@ pub(crate) fn ended(config: &Config, store: &Store, lease: &Lease) -> Result<(),
         error.message.push_str(&format!("; what the driver holds for {nonce} stays until fgpu gc"));
         error
     })
+}
+
+/// Has somebody look how the GPUs are and who uses them, if nobody has for a while. Nobody waits for it: what he sees counts for those
+/// who come later. If it cannot be started, what was seen last counts.
+pub(crate) fn look_at_gpus(config: &Config) {
+    if fgpu_driver::health::is_stale(&config.state_dir)
+        && let Ok(mut command) = command(config, &["health"])
+    {
+        let _ = command.stderr(Stdio::null()).process_group(0).spawn();
+    }
 }
 
 /// Keeps what the driver made for a lease that has ended, if the configuration says so and nobody waits: it may lie where

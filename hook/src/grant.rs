@@ -105,7 +105,11 @@ pub(crate) fn reserve<Guard>(
 ) -> Result<(Granted, Guard), Error> {
     let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
     let tiers = tiers(request, &inventory)?;
-    let rules = config.rules();
+    // What is seen of the GPUs may change while it waits.
+    let rules = || {
+        driver_step::look_at_gpus(config);
+        config.rules()
+    };
     let ask = Ask { inventory: &inventory, rules: &rules, request, tiers: &tiers };
     let started = Instant::now();
     // What takes the room may be something that nobody has any more: that is looked into before anybody waits.

@@ -10,10 +10,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::held::Held;
 
 /// What is asked for, and what decides it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) inventory: &'a Inventory,
-    pub(crate) rules: &'a Rules,
+    /// As they are at each attempt.
+    pub(crate) rules: &'a dyn Fn() -> Rules,
     pub(crate) request: &'a Request,
     pub(crate) tiers: &'a [Tier],
 }
@@ -34,13 +35,13 @@ pub(crate) fn until_room<Guard>(
     let &Ask { inventory, rules, request, tiers } = ask;
     if wait.is_zero() {
         let guard = guard()?;
-        return Ok((store.reserve(inventory, rules, request, tiers, claim)?, guard));
+        return Ok((store.reserve(inventory, &rules(), request, tiers, claim)?, guard));
     }
     let deadline = Instant::now().checked_add(wait);
     let mut ticket = Ticket::new(Process::current()?);
     loop {
         let held = guard()?;
-        let turn = store.reserve_or_wait(inventory, rules, request, tiers, claim, &mut ticket)?;
+        let turn = store.reserve_or_wait(inventory, &rules(), request, tiers, claim, &mut ticket)?;
         let (position, of, reason) = match turn {
             Turn::Granted(lease) => return Ok((*lease, held)),
             Turn::Waiting { position, of, reason } => (position, of, reason),
@@ -118,10 +119,12 @@ mod tests {
     fn wait(time: Duration, meanwhile: impl FnOnce(&Store, &Lease) + Send) -> Result<Lease, Error> {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
-        let (inventory, rules, half) = (inventory(), Rules::default(), request("0.5"));
-        let first =
-            store.reserve(&inventory, &rules, &request("1"), &[Tier::Quota], &claim("first")).unwrap();
-        let ask = Ask { inventory: &inventory, rules: &rules, request: &half, tiers: &[Tier::Quota] };
+        let (inventory, half) = (inventory(), request("0.5"));
+        let first = store
+            .reserve(&inventory, &Rules::default(), &request("1"), &[Tier::Quota], &claim("first"))
+            .unwrap();
+        let ask =
+            Ask { inventory: &inventory, rules: &Rules::default, request: &half, tiers: &[Tier::Quota] };
         let waited = std::thread::scope(|scope| {
             scope.spawn(|| meanwhile(&store, &first));
             until_room(&store, &ask, &claim("second"), time, || Ok(()))

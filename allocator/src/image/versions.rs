@@ -1,6 +1,6 @@
 //! A file of each release is read by every later one, and what a newer one wrote is refused by name.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::*;
 use crate::State;

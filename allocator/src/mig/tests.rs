@@ -100,7 +100,14 @@ impl Table {
         let refused = decision.outcome.as_ref().unwrap_err();
         let holders = vec![Vec::new(); self.slots.len()];
         let (inventory, slots) = (&self.inventory, &self.slots);
-        let case = refusal::Case { decision: &decision, request, inventory, holders: &holders, slots };
+        let case = refusal::Case {
+            decision: &decision,
+            request,
+            rules: &self.rules,
+            inventory,
+            holders: &holders,
+            slots,
+        };
         refusal::error(refused, &case)
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn place(placement: MigPlacement) -> String {
 
 /// The error of a request that gets no slice: who holds what, and what would fit.
 pub(crate) fn refusal(refusal: &Refusal, case: &Case<'_>) -> String {
-    let Case { decision, request, inventory, holders, slots } = *case;
+    let Case { decision, request, inventory, holders, slots, .. } = *case;
     let text = &request.text;
     let gpus = || inventory.gpus.iter().zip(&decision.gpus);
     match refusal {

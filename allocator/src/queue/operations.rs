@@ -303,7 +303,10 @@ impl Store {
                 position: waiting.len() + 1,
                 reason: refused.map(|refused| {
                     let (holders, slots) = (&holders, &sums.slots);
-                    refusal::error(refused, &Case { decision: &decision, request, inventory, holders, slots })
+                    refusal::error(
+                        refused,
+                        &Case { decision: &decision, request, rules, inventory, holders, slots },
+                    )
                 }),
                 brief: refused
                     .map_or_else(|| "about to start".into(), |refused| refusal::brief(refused, request)),

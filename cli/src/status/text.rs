@@ -1,5 +1,7 @@
 //! The status as people read it.
 
+use std::fmt::Write;
+
 use fgpu_allocator::State;
 
 use crate::bar::{self, Bar};
@@ -20,6 +22,7 @@ pub(super) fn text(status: &Status, order: Order, look: &Look) -> String {
     let mut parts = vec![head(status, look)];
     if !status.gpus.is_empty() {
         parts.push(gpus(&status.gpus, look));
+        parts.extend(troubles(&status.gpus));
     }
     match status.leases.is_empty() {
         true => parts.push("No container holds a share.\n".into()),
@@ -77,6 +80,27 @@ fn gpus(gpus: &[GpuStatus], look: &Look) -> String {
     table.fitted(look)
 }
 
+/// What leases do not tell of the GPUs.
+fn troubles(gpus: &[GpuStatus]) -> Option<String> {
+    let mut lines = String::new();
+    for gpu in gpus {
+        if let Some(why) = &gpu.unhealthy {
+            let _ = writeln!(lines, "GPU {} serves nothing: {}.", gpu.index, plain(why));
+        }
+        if let Some(memory) = gpu.foreign_memory.filter(|memory| *memory > 0) {
+            let who = gpu.foreign_processes.iter().map(|one| format!("pid {} {}", one.pid, plain(&one.name)));
+            let who = who.collect::<Vec<_>>().join(", ");
+            let _ = writeln!(
+                lines,
+                "{} of GPU {} is held by processes outside fgpu: {who}.",
+                bytes(memory),
+                gpu.index
+            );
+        }
+    }
+    (!lines.is_empty()).then_some(lines)
+}
+
 fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
     let index = Cell::styled(gpu.index.to_string(), STRONG);
     if gpu.mig_enabled {
@@ -100,9 +124,13 @@ fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
     // Time that nobody else wants may be used beyond what is granted.
     let busy = gpu.used_cores_ppm.unwrap_or(0);
     let sms = Bar { used: busy, granted: gpu.granted_cores_ppm.max(busy), whole: 1_000_000, usual: BAR };
-    let free = match gpu.exclusive {
-        true => Cell::styled("exclusive", WARNING),
-        false => Cell::from(bytes(gpu.usable_memory.saturating_sub(gpu.granted_memory))),
+    let free = match (&gpu.unhealthy, gpu.exclusive) {
+        (Some(_), _) => Cell::styled("unhealthy", WRONG),
+        (None, true) => Cell::styled("exclusive", WARNING),
+        (None, false) => {
+            let taken = gpu.granted_memory.saturating_add(gpu.avoided);
+            Cell::from(bytes(gpu.usable_memory.saturating_sub(taken)))
+        }
     };
     vec![
         index,

@@ -44,7 +44,7 @@ fn nobody(_: &Path) -> Command {
 }
 
 fn inspect(root: &Path) -> Result<Probe, Error> {
-    super::inspect(root, None, &nobody)
+    super::inspect(root, None, &nobody, &mut |_, _| ())
 }
 
 fn probe(root: &Path) -> Result<Inventory, Error> {
@@ -111,11 +111,11 @@ fn a_context_is_measured_once_for_a_model_and_a_driver() {
 fn on_a_busy_gpu_what_nvml_says_of_the_process_is_taken() {
     // What is in use besides grows from round to round.
     let (root, file) = root_with_meter("0", &["-DCOMPUTE=0"]);
-    let found = super::inspect(root.path(), None, &holder(&file, "500 $$", "$$")).unwrap();
+    let found = super::inspect(root.path(), None, &holder(&file, "500 $$", "$$"), &mut |_, _| ()).unwrap();
     assert_eq!((sizes(&found), held_on(&file).len()), (vec![Some(500 << 20)], 3));
     // Of processes that the list does not name, two rounds must agree on the difference.
     let (root, file) = root_with_meter("0", &["-DCOMPUTE=0"]);
-    let found = super::inspect(root.path(), None, &holder(&file, "600 1", "0")).unwrap();
+    let found = super::inspect(root.path(), None, &holder(&file, "600 1", "0"), &mut |_, _| ()).unwrap();
     assert_eq!((sizes(&found), held_on(&file).len()), (vec![Some(600 << 20)], 2));
 }
 
@@ -141,7 +141,7 @@ fn what_cannot_be_measured_is_told_and_measured_later() {
         (&shared, Box::new(holder(&file, "600 1", "$$")), Some("changed in every round")),
     ];
     for (root, hold, reason) in cases {
-        let found = super::inspect(root.path(), None, &*hold).unwrap();
+        let found = super::inspect(root.path(), None, &*hold, &mut |_, _| ()).unwrap();
         assert_eq!(sizes(&found), [None], "{reason:?}");
         let told: Vec<_> = found.unmeasured.iter().map(|gpu| (gpu.index, gpu.reason.as_str())).collect();
         match reason {
@@ -238,6 +238,40 @@ fn a_lost_gpu_does_not_hide_the_others() {
     assert_eq!(found.unusable.len(), 1);
     assert_eq!(found.unusable[0].index, 1);
     assert!(found.unusable[0].reason.contains("fell off the bus"), "{:?}", found.unusable);
+}
+
+#[test]
+fn what_is_in_use_of_a_gpu_is_told_with_who_uses_it() {
+    let (root, file) = root_with_meter("0", &["-DCOMPUTE=2", "-DMEMORY_2"]);
+    let gpu = probe(root.path()).unwrap().gpus.remove(0);
+    let nvml = open(root.path()).unwrap();
+    let in_use = |memory: u64, processes: &[(u32, Option<u64>)]| health::InUse {
+        memory: memory << 20,
+        processes: processes.iter().map(|&(pid, used)| (pid, used.map(|used| used << 20))).collect(),
+    };
+    // The driver's reserve is in use, and nobody's.
+    assert_eq!(health::look(&nvml, &gpu), Ok(in_use(0, &[])));
+    fs::write(&file, "700 123").unwrap();
+    assert_eq!(health::look(&nvml, &gpu), Ok(in_use(700, &[(123, Some(700))])));
+}
+
+#[test]
+fn a_gpu_of_the_inventory_that_is_lost_is_told_from_one_that_does_not_say() {
+    let gpu = probe(root_with("0,0", &[]).path()).unwrap().gpus.remove(1);
+    for (code, word) in [(LOST, Some("lost")), (RESET_REQUIRED, Some("reset")), ("999", None), ("4", None)] {
+        let root = root_with(&format!("0,{code}"), &[]);
+        let nvml = open(root.path()).unwrap();
+        match (health::look(&nvml, &gpu), word) {
+            (Err(health::Trouble::Unhealthy(why)), Some(word)) => assert!(why.contains(word), "{why}"),
+            (Err(health::Trouble::Unknown(_)), None) => {}
+            (other, _) => panic!("{code}: {other:?}"),
+        }
+    }
+    // Another one has its index now.
+    let root = root_with("0,0", &[]);
+    let nvml = open(root.path()).unwrap();
+    let moved = Gpu { index: 0, ..gpu };
+    assert!(matches!(health::look(&nvml, &moved), Err(health::Trouble::Unknown(_))));
 }
 
 #[test]

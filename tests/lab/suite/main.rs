@@ -19,6 +19,7 @@ mod driver_tier;
 mod ends;
 mod events;
 mod foreign;
+mod health;
 mod hook;
 mod hook_chains;
 mod hook_crio;
@@ -57,6 +58,7 @@ fn tests() -> Vec<Test> {
         ends::TESTS,
         events::TESTS,
         doctor::TESTS,
+        health::TESTS,
         status::TESTS,
         containerd::TESTS,
         podman::TESTS,

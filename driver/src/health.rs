@@ -1,0 +1,72 @@
+//! What was last seen of the GPUs, on disk: `<state_dir>/health.json`. Whoever creates a container reads it and asks no driver.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use fgpu_spec::{Code, Error, Health};
+
+use crate::cache::write;
+use crate::procfs::boot_id;
+
+/// The version of the file's format. A file of another version says nothing, and is made anew.
+pub const FORMAT: u32 = 1;
+
+/// The file's name in the state directory.
+pub const FILE: &str = "health.json";
+
+/// How old what was seen may be before somebody looks again.
+const STALE: Duration = Duration::from_secs(10);
+
+/// What was last seen in this boot. None if nobody has looked, or nothing that can be read was written.
+pub fn read(state_dir: &Path) -> Option<Health> {
+    let health: Health = serde_json::from_slice(&fs::read(state_dir.join(FILE)).ok()?).ok()?;
+    (health.version == FORMAT && health.boot_id == boot_id().ok()?).then_some(health)
+}
+
+/// Whether it is time to look again.
+pub fn is_stale(state_dir: &Path) -> bool {
+    let seen = || fs::metadata(state_dir.join(FILE)).ok()?.modified().ok();
+    // A clock that was set back makes it stale.
+    seen().is_none_or(|seen| SystemTime::now().duration_since(seen).map_or(true, |age| age >= STALE))
+}
+
+/// Writes down what was seen.
+///
+/// # Errors
+/// `internal` with the path that cannot be written.
+pub fn store(state_dir: &Path, health: &Health) -> Result<(), Error> {
+    let text = serde_json::to_vec_pretty(health)
+        .map_err(|error| Error::new(Code::Internal, format!("cannot encode what was seen: {error}")))?;
+    write(state_dir, FILE, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use fgpu_spec::Seen;
+
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_of_this_boot_and_format() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!((read(folder.path()), is_stale(folder.path())), (None, true));
+        let seen = Seen { uuid: "GPU-0".into(), foreign: 7, ..Seen::default() };
+        let health = Health { version: FORMAT, boot_id: boot_id().unwrap(), gpus: vec![seen] };
+        store(folder.path(), &health).unwrap();
+        assert_eq!((read(folder.path()), is_stale(folder.path())), (Some(health.clone()), false));
+        for other in [
+            Health { boot_id: "another".into(), ..health.clone() },
+            Health { version: FORMAT + 1, ..health.clone() },
+        ] {
+            store(folder.path(), &other).unwrap();
+            assert_eq!(read(folder.path()), None);
+        }
+        // A field of a later release.
+        let text = serde_json::to_string(&health).unwrap().replacen('{', r#"{"newer":[1],"#, 1);
+        fs::write(folder.path().join(FILE), text).unwrap();
+        assert_eq!(read(folder.path()), Some(health));
+        fs::write(folder.path().join(FILE), "{").unwrap();
+        assert_eq!(read(folder.path()), None);
+    }
+}
