@@ -68,6 +68,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
     let store = Store::open(&arguments.state_dir)?;
     let inventory = match fgpu_driver::cached(&arguments.root, &arguments.state_dir)? {
         Some(inventory) => inventory,
+        // Whoever refreshes it looks at that, too.
+        None if matches!(arguments.step, Step::Health) => return Ok(Output::default()),
         // The driver was changed meanwhile. Nobody else may look at the GPUs for long, and what is left to undo stays
         // until then.
         None => fgpu_driver::refresh(&arguments.root, &arguments.state_dir, &holder)?.inventory,
@@ -78,8 +80,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
         Step::TearDown { nonce } => tear_down::run(&node, &nonce).map(|()| Output::default()),
         Step::Look => look::run(&node).map(|()| Output::default()),
         Step::Health => {
-            let nvml = fgpu_driver::nvml::open(node.root)?;
-            health::look(&node.store, &node.inventory, &nvml, &arguments.state_dir).map(|_| Output::default())
+            // Before the driver is asked for anything: where it hangs, one hangs and no more.
+            if let Some(lock) = health::lock(&arguments.state_dir)? {
+                let nvml = fgpu_driver::nvml::open(node.root)?;
+                health::look(&lock, &node.store, &node.inventory, &nvml, &arguments.state_dir)?;
+            }
+            Ok(Output::default())
         }
     }
 }

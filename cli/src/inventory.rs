@@ -30,7 +30,10 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
             &holder,
             &mut |nvml, inventory| {
                 let store = Store::open(&config.state_dir).map_err(Error::from);
-                seen = store.and_then(|store| health::look(&store, inventory, nvml, &config.state_dir));
+                seen = store.and_then(|store| match health::lock(&config.state_dir)? {
+                    Some(lock) => health::look(&lock, &store, inventory, nvml, &config.state_dir),
+                    None => Ok(Vec::new()),
+                });
             },
         )?;
         let warnings = probe.unusable.iter().map(left_out).chain(probe.unmeasured.iter().map(unmeasured));

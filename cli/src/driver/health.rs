@@ -5,8 +5,8 @@
 //! from a GPU that nobody else uses.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use fgpu_allocator::{Lease, Store};
@@ -22,22 +22,30 @@ use crate::used::Used;
 /// Held by whoever looks.
 const LOCK: &str = "health.lock";
 
-/// Looks at every GPU of the inventory, unless somebody else does. A GPU that does not say how it is counts as it did before.
+/// The right to look, until dropped. None: somebody else has it, who may hang in a broken driver, so nobody waits for him.
+///
+/// # Errors
+/// The lock cannot be made.
+pub(crate) fn lock(state_dir: &Path) -> Result<Option<File>, Error> {
+    let path = state_dir.join(LOCK);
+    // Whoever could open it could keep it.
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(|error| Error::io("open", &path, &error))?;
+    Ok(file.try_lock().is_ok().then_some(file))
+}
+
+/// Looks at every GPU of the inventory. A GPU that does not say how it is counts as it did before.
 ///
 /// # Errors
 /// The leases cannot be read, or the file cannot be written.
 pub(crate) fn look(
+    _: &File,
     store: &Store,
     inventory: &Inventory,
     nvml: &Nvml,
     state_dir: &Path,
 ) -> Result<Vec<Seen>, Error> {
-    let path = state_dir.join(LOCK);
-    let lock = File::create(&path).map_err(|error| Error::io("open", &path, &error))?;
     let before = health::read(state_dir).map(|health| health.gpus).unwrap_or_default();
-    if lock.try_lock().is_err() {
-        return Ok(before);
-    }
     let leases = Leases::of(store)?;
     let see = |gpu: &Gpu| match nvml::health::look(nvml, gpu) {
         Ok(_) if gpu.mig_enabled => Seen { uuid: gpu.uuid.clone(), ..Seen::default() },
