@@ -327,6 +327,7 @@ fn memory_that_somebody_outside_holds_is_shown_and_not_free() {
     // Memory in use with nobody behind it keeps no share away.
     outsider.kill().unwrap();
     outsider.wait().unwrap();
+    assert_eq!(free(), whole, "who has ended holds nothing, though nobody has looked since");
     look_at_gpus(&node);
     assert_eq!(free(), whole);
 }

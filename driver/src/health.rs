@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use fgpu_spec::{Code, Error, Health};
+use fgpu_spec::{Code, Error, Health, Outsider};
 
 use crate::cache::write;
 use crate::procfs::boot_id;
@@ -18,10 +18,26 @@ pub const FILE: &str = "health.json";
 /// How old what was seen may be before somebody looks again.
 const STALE: Duration = Duration::from_secs(10);
 
-/// What was last seen in this boot. None if nobody has looked, or nothing that can be read was written.
+/// What was last seen in this boot, without the processes that have ended since: where none is left, nobody holds anything. None if
+/// nobody has looked, or nothing that can be read was written.
 pub fn read(state_dir: &Path) -> Option<Health> {
-    let health: Health = serde_json::from_slice(&fs::read(state_dir.join(FILE)).ok()?).ok()?;
-    (health.version == FORMAT && health.boot_id == boot_id().ok()?).then_some(health)
+    let mut health: Health = serde_json::from_slice(&fs::read(state_dir.join(FILE)).ok()?).ok()?;
+    if health.version != FORMAT || health.boot_id != boot_id().ok()? {
+        return None;
+    }
+    for seen in health.gpus.iter_mut().filter(|seen| !seen.outsiders.is_empty()) {
+        seen.outsiders.retain(lives);
+        if seen.outsiders.is_empty() {
+            seen.foreign = 0;
+        }
+    }
+    Some(health)
+}
+
+/// Whether a process is still there. One that has its pid now has another name, most likely.
+fn lives(outsider: &Outsider) -> bool {
+    let name = fs::read_to_string(format!("/proc/{}/comm", outsider.pid));
+    name.is_ok_and(|name| name.trim_end() == outsider.name)
 }
 
 /// Whether it is time to look again.

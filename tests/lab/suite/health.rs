@@ -102,6 +102,8 @@ impl Drop for Outsider {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        // What the driver says of him is gone with him, for the tests that follow.
+        look();
     }
 }
 
