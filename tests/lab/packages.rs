@@ -208,7 +208,7 @@ fn the_libraries_are_the_same_from_any_folder() {
     let checkout = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let copy = fresh("libraries");
     let script = format!(
-        "cd {checkout} && git ls-files -z --cached --others --exclude-standard Makefile quota | \
+        "cd {checkout} && git ls-files -z --cached --others --exclude-standard Makefile Cargo.toml packaging quota | \
          tar --null --files-from=- -cf - | tar -C {} -xf -",
         copy.display()
     );
@@ -251,8 +251,13 @@ fn the_other_architecture_is_named_as_well() {
 
 #[test]
 fn lintian_finds_nothing() {
-    let said = output(&["lintian", "--info", "--display-info", "--fail-on", "error,warning,info", &deb()]);
-    assert_eq!(said.trim(), "");
+    let said = output(&["lintian", "--display-info", "--fail-on", "none", &deb()]);
+    // Without systemd the first container looks which GPUs there are. No override says so: Debian 13's lintian has no such
+    // tag any more and refuses one of a tag that it does not know.
+    let found = said
+        .lines()
+        .filter(|line| !line.contains(" package-supports-alternative-init-but-no-init.d-script "));
+    assert_eq!(found.collect::<Vec<_>>().join("\n"), "");
 }
 
 #[test]
