@@ -166,6 +166,13 @@ pub(crate) enum Command {
     #[command(after_help = DOCTOR_HELP)]
     Doctor(doctor::Arguments),
 
+    /// Watch for containers that use more device memory than their share, until no container has one
+    ///
+    /// Asks the driver once a second, which knows what a program uses that goes around the limit. What is found is an event
+    /// `exceeded`, a mark in `fgpu status`, and with act = "stop" in [exceeded] of the configuration the end of the
+    /// container. systemd starts it: systemctl enable --now fgpu-watch.path. MIG slices and GPUs under MPS are not judged.
+    WatchExceeded,
+
     /// Make or undo the driver's part of a grant; the front ends run it
     #[command(hide = true)]
     Driver(driver::Arguments),
@@ -222,6 +229,7 @@ Events:
   reconciled  the same, but nobody said so: its processes were found gone
   lost        given up by `fgpu gc --rebuild --force`
   refused     a container was told no; DETAIL says why
+  exceeded    it uses more than its share, as the driver counts; DETAIL says how much
 
 JSON: one object per line; docs/json.md of the documentation lists the fields.";
 

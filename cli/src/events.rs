@@ -147,6 +147,9 @@ struct Event {
     held_ms: Option<u64>,
     code: Option<String>,
     message: Option<String>,
+    #[serde(default)]
+    used_memory: Vec<u64>,
+    stopped: Option<bool>,
 }
 
 impl Event {
@@ -349,7 +352,7 @@ fn rows(event: &Event, inventory: Option<&Inventory>, year: &str, table: &mut Ta
     let time = time.get(..8).unwrap_or(time);
     let style = match event.event.as_str() {
         "granted" => USED,
-        "refused" => WRONG,
+        "refused" | "exceeded" => WRONG,
         "reconciled" | "lost" => WARNING,
         _ => FAINT,
     };
@@ -376,7 +379,7 @@ fn rows(event: &Event, inventory: Option<&Inventory>, year: &str, table: &mut Ta
             of_share(|share| percent(share.cores_ppm.into())),
             once(event.held_ms.map(|held| duration(held / 1000)).unwrap_or_default()),
             once(event.owner.clone().unwrap_or_default()),
-            Cell::from(detail(event, share, place == 0)),
+            Cell::from(detail(event, place)),
         ]);
     }
 }
@@ -390,14 +393,20 @@ fn who(event: &Event) -> String {
     }
 }
 
-fn detail(event: &Event, share: Option<&GrantedGpu>, first: bool) -> String {
+/// What there is to say besides of the GPU in this place of the event's.
+fn detail(event: &Event, place: usize) -> String {
+    if let Some(used) = event.used_memory.get(place) {
+        let end = if event.stopped == Some(true) { ", stopped" } else { "" };
+        return format!("uses {}{end}", bytes(*used));
+    }
+    let share = event.gpus.get(place);
     let before = share.and_then(|share| event.before.iter().find(|before| before.uuid == share.uuid));
     match (before, &event.code, &event.message) {
         (Some(before), ..) => {
             format!("instead of {}, {}", bytes(before.memory), percent(before.cores_ppm.into()))
         }
         (None, Some(code), Some(message)) => format!("{code}: {message}"),
-        _ if first => event.request.clone().unwrap_or_default(),
+        _ if place == 0 => event.request.clone().unwrap_or_default(),
         _ => String::new(),
     }
 }

@@ -8,6 +8,7 @@ mod changes;
 mod doctor;
 mod driver;
 mod events;
+mod exceeded;
 mod explain;
 mod find;
 mod inventory;
@@ -58,6 +59,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         // Whoever starts these has read the configuration, and says where to work.
         Command::Driver(arguments) => driver::run(arguments),
         Command::HoldContext { libcuda } => inventory::hold(libcuda),
+        Command::WatchExceeded => exceeded::watch(&node()?),
         // Ends as the command did.
         Command::Run(arguments) => run::run(&node()?, arguments)?.relay(),
         Command::Status { watch: Some(interval), .. } => status::watch(&node()?, Order::Age, *interval),

@@ -12,6 +12,7 @@ use fgpu_spec::{Compute, Error, Gpu, Health, Inventory, Nonce, Outsider, Tier};
 use rustix::time::ClockId;
 use serde::Serialize;
 
+use crate::exceeded::{self, Mark};
 use crate::names::Catalogue;
 use crate::node::Node;
 use crate::output::{Output, json};
@@ -50,6 +51,7 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
     let mut catalogue = Catalogue::default();
     let mut seen = BTreeMap::new();
     // Somebody who may not make the directory may still ask.
+    let mut marks = exceeded::marks(&node.config.state_dir);
     let store = node.config.state_dir.exists().then(|| Store::open(&node.config.state_dir)).transpose()?;
     let held = match &store {
         None => Vec::new(),
@@ -63,7 +65,7 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
                         *now = std::mem::take(now).since(before);
                     }
                 }
-                Held { names: catalogue.of(&lease), used, lease }
+                Held { names: catalogue.of(&lease), used, mark: marks.remove(&nonce), lease }
             };
             store.leases()?.into_iter().map(held).collect()
         }
@@ -89,6 +91,8 @@ struct Held {
     lease: Lease,
     names: crate::names::Names,
     used: Option<Used>,
+    /// Whether the watcher has seen it above its share.
+    mark: Option<Mark>,
 }
 
 /// The answer of `fgpu status --json`. Amounts are bytes, ppm of a GPU and seconds. docs/json.md describes it.
@@ -154,6 +158,8 @@ struct LeaseStatus {
     since: String,
     held_seconds: u64,
     init_pid: Option<i32>,
+    /// That it uses more than its share, as the driver counts; known only while somebody watches.
+    exceeded: Option<Mark>,
     gpus: Vec<ShareStatus>,
 }
 
@@ -239,7 +245,7 @@ fn known_sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 
 impl LeaseStatus {
     fn of(held: &Held, gpus: &[Gpu], now: u64) -> Self {
-        let Held { lease, names, used } = held;
+        let Held { lease, names, used, mark } = held;
         // Launches are counted only where they are limited.
         let timed = used.as_ref().filter(|_| lease.grant.compute != Compute::Off);
         let share = |(number, share): (usize, &fgpu_spec::GrantedGpu)| ShareStatus {
@@ -269,6 +275,7 @@ impl LeaseStatus {
             since: humantime::format_rfc3339_seconds(made).to_string(),
             held_seconds: now.saturating_sub(lease.created) / 1_000_000_000,
             init_pid: lease.init.map(|init| init.pid),
+            exceeded: mark.clone(),
             gpus: lease.grant.gpus.iter().enumerate().map(share).collect(),
         }
     }

@@ -23,7 +23,10 @@ use crate::procfs::{boot_id, of, running_version};
 
 pub mod health;
 pub mod mig;
+mod processes;
 mod topology;
+
+pub use processes::processes;
 
 /// `MigMode::current` of a GPU on which MIG is on (`NVML_DEVICE_MIG_ENABLE`).
 const MIG_ENABLED: u32 = 1;

@@ -64,8 +64,21 @@ pub struct Config {
     pub mig_use_existing: bool,
     /// `[mig] keep`: how long an instance that fgpu made is kept for the next request.
     pub mig_keep: Duration,
+    /// `[exceeded] act`: what `fgpu watch-exceeded` does.
+    pub exceeded: Exceeded,
     /// `[owner."name"] max-gpus`.
     pub owner_max_gpus: BTreeMap<String, u32>,
+}
+
+/// What is done about a container that uses more than its share, seen from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Exceeded {
+    /// It is recorded and shown.
+    #[default]
+    Report,
+    /// Its processes are killed, besides.
+    Stop,
 }
 
 impl Default for Config {
@@ -88,6 +101,7 @@ impl Default for Config {
             foreign: Foreign::default(),
             mig_use_existing: false,
             mig_keep: Duration::ZERO,
+            exceeded: Exceeded::Report,
             owner_max_gpus: BTreeMap::new(),
         }
     }
@@ -173,6 +187,7 @@ impl Config {
                 None => Duration::ZERO,
                 Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("[mig] keep: {e}"))?,
             },
+            exceeded: file.exceeded.act,
             owner_max_gpus: file
                 .owner
                 .into_iter()
@@ -242,6 +257,7 @@ struct File {
     placement: Placement,
     quota: Quota,
     mig: Mig,
+    exceeded: ExceededTable,
     owner: BTreeMap<String, Owner>,
 }
 
@@ -269,6 +285,12 @@ struct Quota {
 struct Mig {
     use_existing: bool,
     keep: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct ExceededTable {
+    act: Exceeded,
 }
 
 #[derive(Deserialize, Default)]
@@ -306,6 +328,8 @@ mod tests {
             extra = ["/run/thing"]
             [quota]
             compute = "share"
+            [exceeded]
+            act = "stop"
             [owner."team-a"]
             max-gpus = 2
             "#,
@@ -325,6 +349,7 @@ mod tests {
         assert_eq!(config.driver_root, Path::new("/run/nvidia/driver"));
         assert_eq!(config.driver_extra, [PathBuf::from("/run/thing")]);
         assert_eq!(config.compute, Compute::Share);
+        assert_eq!(config.exceeded, Exceeded::Stop);
         assert_eq!(config.owner_max_gpus["team-a"], 2);
     }
 
@@ -348,6 +373,7 @@ mod tests {
             ("library-dir = \"lib\"", "absolute"),
             ("runtimes = []", "at least one"),
             ("aliases = [\"runai\"]", "kai, hami, volcano, backend.ai"),
+            ("[exceeded]\nact = \"kill\"", "`report` or `stop`"),
             ("aliases = \"kai\"", "line 1: aliases = \"kai\": invalid type"),
             ("\n\nwait-max = 5", "line 3: wait-max = 5: invalid type"),
         ] {

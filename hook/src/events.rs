@@ -15,7 +15,7 @@ mod record;
 
 use std::path::{Path, PathBuf};
 
-use fgpu_allocator::{Change, Key, Observer};
+use fgpu_allocator::{Change, Key, Lease, Observer};
 use fgpu_spec::Error;
 
 use crate::config::Config;
@@ -53,6 +53,11 @@ impl Events {
     /// Records that a container was refused a share. `container` is `None` if it was not known yet which it is.
     pub fn refused(&self, container: Option<&Key>, error: &Error) {
         self.write(&Record::refused(container, error));
+    }
+
+    /// Records that a container uses so many bytes of each GPU of its share, and whether it was stopped for that.
+    pub fn exceeded(&self, lease: &Lease, used: &[u64], stopped: bool) {
+        self.write(&Record::exceeded(lease, used, stopped));
     }
 
     fn write(&self, record: &Record<'_>) {
@@ -135,6 +140,7 @@ mod tests {
         events.observe(Change::Released(&after));
         events.observe(Change::Reconciled(&after));
         events.observe(Change::Lost(Nonce([9; 16])));
+        events.exceeded(&before, &[30 << 30], true);
         events.refused(Some(&before.key), &Error::new(Code::NoCapacity, "full"));
         events.refused(None, &Error::new(Code::Internal, "broken"));
 
@@ -168,6 +174,9 @@ mod tests {
             ended("released"),
             ended("reconciled"),
             json!({"event": "lost", "grant": "09".repeat(16)}),
+            json!({"event": "exceeded", "namespace": "moby", "container": "web", "grant": nonce, "owner": "team-a",
+                   "request": "fgpu/fraction=0.25", "tier": "quota", "gpus": share(20 << 30),
+                   "used_memory": [30_u64 << 30], "stopped": true}),
             json!({"event": "refused", "namespace": "moby", "container": "web", "code": "no-capacity",
                    "message": "full"}),
             json!({"event": "refused", "code": "internal", "message": "broken"}),

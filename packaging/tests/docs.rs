@@ -166,7 +166,7 @@ fn completions_know_every_command_and_no_hidden_one() {
     for (path, script) in completions::scripts(&command) {
         for inner in command.get_subcommands() {
             let name = inner.get_name();
-            let offered = script.contains(&format!("fgpu__subcmd__{name})"))
+            let offered = script.contains(&format!("fgpu__subcmd__{})", name.replace('-', "__subcmd__")))
                 || script.contains(&format!("'{name}:"))
                 || script.contains(&format!("-a \"{name}\""));
             assert_eq!(offered, !inner.is_hide_set(), "{path}: {name}");

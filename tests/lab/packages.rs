@@ -144,6 +144,8 @@ fn both_packages_have_the_same_files() {
         "usr/bin/containerd-shim-fgpu-v2",
         "usr/lib/systemd/system/fgpu-gc.timer",
         "usr/lib/systemd/system/fgpu-inventory.service",
+        "usr/lib/systemd/system/fgpu-watch.path",
+        "usr/lib/systemd/system/fgpu-watch.service",
         "usr/lib/systemd/system/run-fgpu.mount",
         "usr/lib/tmpfiles.d/fgpu.conf",
         "usr/share/containers/oci/hooks.d/fgpu-poststop.json",

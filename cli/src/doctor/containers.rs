@@ -65,6 +65,11 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
         }
         Err(error) => diagnosis.warn("leases-unknown", error.to_string(), &["mount -t proc proc /proc"]),
     }
+    let marks = crate::exceeded::marks(&directory);
+    for lease in leases.iter().filter(|lease| marks.contains_key(&lease.grant.nonce)) {
+        let what = format!("{} uses more GPU memory than its share, as the driver counts", lease.key.short());
+        diagnosis.error("share-exceeded", what, &["fgpu events --event exceeded", "docker stop CONTAINER"]);
+    }
     // The reconciler tries again and again; somebody has to know why it does not succeed.
     for lease in leases.iter().filter(|lease| lease.trouble.is_some()) {
         let trouble = lease.trouble.as_deref().unwrap_or_default();

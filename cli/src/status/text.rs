@@ -228,9 +228,10 @@ fn lease_row(lease: &LeaseStatus, share: &ShareStatus, first: bool) -> Vec<Cell>
         once(known(lease.owner.as_ref())),
         once(Cell::from(duration(lease.held_seconds))),
         // What is as it should be needs no word.
-        once(Cell::styled(
-            if lease.state == State::Active { String::new() } else { word(&lease.state) },
-            WARNING,
-        )),
+        once(match (&lease.exceeded, lease.state) {
+            (Some(_), _) => Cell::styled("exceeded", WRONG),
+            (None, State::Active) => Cell::from(""),
+            (None, state) => Cell::styled(word(&state), WARNING),
+        }),
     ]
 }

@@ -33,13 +33,14 @@ fn id(kind: Kind) -> &'static str {
         Kind::Reconciled => "2c0f0e34dbbc45d2ab0fa0a6a6253144",
         Kind::Lost => "904ab96dc37e4bb3b9b08ca07b1b167e",
         Kind::Refused => "61b090f952984947ae58db3c4575853e",
+        Kind::Exceeded => "dad0a502c4304836b5652cbb9d6fb555",
     }
 }
 
 /// syslog(3)'s priority: what was refused is worth a look, the rest is how it should be.
 fn priority(kind: Kind) -> &'static str {
     match kind {
-        Kind::Lost | Kind::Refused => "4",
+        Kind::Lost | Kind::Refused | Kind::Exceeded => "4",
         Kind::Reconciled => "5",
         Kind::Granted | Kind::Resized | Kind::Released => "6",
     }

@@ -30,12 +30,21 @@ pub enum Kind {
     Lost,
     /// A container was told no.
     Refused,
+    /// A container uses more than its share.
+    Exceeded,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 6] =
-        [Self::Granted, Self::Resized, Self::Released, Self::Reconciled, Self::Lost, Self::Refused];
+    pub const ALL: [Self; 7] = [
+        Self::Granted,
+        Self::Resized,
+        Self::Released,
+        Self::Reconciled,
+        Self::Lost,
+        Self::Refused,
+        Self::Exceeded,
+    ];
 
     /// As it stands in the record.
     pub fn word(self) -> &'static str {
@@ -46,6 +55,7 @@ impl Kind {
             Self::Reconciled => "reconciled",
             Self::Lost => "lost",
             Self::Refused => "refused",
+            Self::Exceeded => "exceeded",
         }
     }
 }
@@ -82,6 +92,11 @@ pub(super) struct Record<'a> {
     pub(super) code: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
+    /// Bytes in use of each of `gpus`, and whether that ended the container.
+    #[serde(skip_serializing_if = "<[u64]>::is_empty")]
+    used_memory: &'a [u64],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped: Option<bool>,
     /// The name for people, of the journal's message.
     #[serde(skip)]
     short: Option<String>,
@@ -108,6 +123,11 @@ impl<'a> Record<'a> {
             message: Some(clip(&error.message)),
             ..Self::new(Kind::Refused, container)
         }
+    }
+
+    /// A container that uses so many bytes of each of its GPUs.
+    pub(super) fn exceeded(lease: &'a Lease, used: &'a [u64], stopped: bool) -> Self {
+        Self { used_memory: used, stopped: Some(stopped), ..Self::of_lease(Kind::Exceeded, lease) }
     }
 
     fn of_lease(event: Kind, lease: &'a Lease) -> Self {
@@ -144,6 +164,8 @@ impl<'a> Record<'a> {
             held_ms: None,
             code: None,
             message: None,
+            used_memory: &[],
+            stopped: None,
             short: container.map(Key::short),
         }
     }
@@ -168,6 +190,12 @@ impl<'a> Record<'a> {
             Kind::Refused => {
                 let (code, message) = (self.code.unwrap_or_default(), self.message.unwrap_or_default());
                 format!("{who} is refused: {code}: {message}")
+            }
+            Kind::Exceeded => {
+                let used = self.used_memory.iter().map(|bytes| format!("{} MiB", bytes >> 20));
+                let end = if self.stopped == Some(true) { ", and is stopped" } else { "" };
+                let used = used.collect::<Vec<_>>().join(", ");
+                format!("{who} uses {used} and was granted {}{end}", shares(self.gpus))
             }
         };
         match self.request {

@@ -18,6 +18,7 @@ mod doctor;
 mod driver_tier;
 mod ends;
 mod events;
+mod exceeded;
 mod foreign;
 mod health;
 mod hook;
@@ -71,6 +72,7 @@ fn tests() -> Vec<Test> {
         hook_user::TESTS,
         foreign::TESTS,
         devices::TESTS,
+        exceeded::TESTS,
         resize::TESTS,
         driver_tier::TESTS,
         queue::TESTS,

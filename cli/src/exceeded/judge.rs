@@ -1,0 +1,196 @@
+//! When a container is above its share. No I/O.
+
+use std::collections::BTreeMap;
+
+use fgpu_spec::Nonce;
+
+/// Samples in a row after which it is said.
+const SAMPLES: u32 = 3;
+/// What a container may have above its grant and its contexts: what the driver keeps of what was freed, rounds up, and loads
+/// by itself.
+const MARGIN: u64 = 256 << 20;
+/// What a context may take where nobody has measured it.
+const CONTEXT: u64 = 1 << 30;
+
+/// What a lease may use of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) lease: Nonce,
+    pub(super) gpu: String,
+    /// Bytes.
+    pub(super) granted: u64,
+    /// What a context takes of this GPU, if it was measured.
+    pub(super) context: Option<u64>,
+}
+
+/// What a process of a lease uses of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Use {
+    pub(super) lease: Nonce,
+    pub(super) gpu: String,
+    pub(super) pid: u32,
+    /// Bytes.
+    pub(super) bytes: u64,
+}
+
+/// Counts samples.
+#[derive(Debug, Default)]
+pub(super) struct Judge {
+    rows: BTreeMap<Nonce, u32>,
+    /// What a lease is held to on each GPU: its grant, or what that was before `fgpu resize` made it less than is in use.
+    held_to: BTreeMap<(Nonce, String), u64>,
+}
+
+/// What a sample says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// Leases that are above their share now, and were before.
+    pub(super) above: Vec<Nonce>,
+    /// Those of them of which it was not known.
+    pub(super) new: Vec<Nonce>,
+}
+
+impl Judge {
+    /// Takes a sample. A lease of which nothing is heard begins anew.
+    pub(super) fn sample(&mut self, limits: &[Limit], uses: &[Use]) -> Verdict {
+        let mut held_to = BTreeMap::new();
+        let mut above = Vec::new();
+        for limit in limits {
+            let place = (limit.lease, limit.gpu.clone());
+            let before = self.held_to.get(&place).copied().unwrap_or(limit.granted);
+            // A share below what is in use ends nobody; from when less is in use it is what counts.
+            let granted =
+                if is_above(limit, limit.granted, uses) { before.max(limit.granted) } else { limit.granted };
+            if is_above(limit, granted, uses) {
+                above.push(limit.lease);
+            }
+            held_to.insert(place, granted);
+        }
+        self.held_to = held_to;
+        above.sort_unstable();
+        above.dedup();
+        self.rows.retain(|lease, _| above.contains(lease));
+        let mut verdict = Verdict::default();
+        for lease in above {
+            let row = self.rows.entry(lease).or_insert(0);
+            *row = row.saturating_add(1);
+            if *row >= SAMPLES {
+                verdict.above.push(lease);
+            }
+            if *row == SAMPLES {
+                verdict.new.push(lease);
+            }
+        }
+        verdict
+    }
+}
+
+/// Whether the processes of a lease use more of a GPU than they may with so much granted. What a context takes is part of a share where it was
+/// measured, and is allowed once more for each process: it is no fault of the container's where a driver takes more.
+fn is_above(limit: &Limit, granted: u64, uses: &[Use]) -> bool {
+    let mine = || uses.iter().filter(|one| one.lease == limit.lease && one.gpu == limit.gpu);
+    let contexts = (mine().count() as u64).saturating_mul(limit.context.unwrap_or(CONTEXT));
+    let used = mine().fold(0, |sum: u64, one| sum.saturating_add(one.bytes));
+    used > granted.saturating_add(contexts).saturating_add(MARGIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const A: Nonce = Nonce([1; 16]);
+    const B: Nonce = Nonce([2; 16]);
+
+    fn limits() -> Vec<Limit> {
+        let limit = |lease, gpu: &str, context| Limit { lease, gpu: gpu.into(), granted: 10 * GIB, context };
+        let measured = Some(GIB / 2);
+        vec![limit(A, "0", measured), limit(A, "1", measured), limit(B, "0", None)]
+    }
+
+    fn used(lease: Nonce, gpu: &str, sizes: &[u64]) -> Vec<Use> {
+        let one =
+            |(pid, bytes): (usize, &u64)| Use { lease, gpu: gpu.into(), pid: pid as u32, bytes: *bytes };
+        sizes.iter().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn what_is_within_grant_contexts_and_margin_is_never_said() {
+        let most = 10 * GIB + MARGIN;
+        for uses in [
+            vec![],
+            used(A, "0", &[10 * GIB]),
+            used(A, "0", &[most + GIB / 2]),
+            used(A, "1", &[most, GIB]),
+            used(A, "0", &[most / 4; 4]),
+            used(B, "0", &[most + CONTEXT]),
+            // Of a GPU that is not in its grant nothing is known to judge it by.
+            used(B, "1", &[80 * GIB]),
+            [used(A, "0", &[9 * GIB]), used(B, "0", &[9 * GIB]), used(A, "1", &[9 * GIB])].concat(),
+        ] {
+            let mut judge = Judge::default();
+            for _ in 0..10 {
+                assert_eq!(judge.sample(&limits(), &uses), Verdict::default(), "{uses:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_third_sample_in_a_row_is_new_and_once() {
+        for uses in [
+            used(A, "0", &[12 * GIB]),
+            used(A, "1", &[10 * GIB + GIB / 2 + MARGIN + 1]),
+            used(A, "0", &[4 * GIB; 4]),
+            [used(A, "0", &[12 * GIB]), used(A, "1", &[12 * GIB])].concat(),
+        ] {
+            let mut judge = Judge::default();
+            for _ in 0..2 {
+                assert_eq!(judge.sample(&limits(), &uses), Verdict::default());
+            }
+            assert_eq!(judge.sample(&limits(), &uses), Verdict { above: vec![A], new: vec![A] });
+            for _ in 0..3 {
+                assert_eq!(judge.sample(&limits(), &uses), Verdict { above: vec![A], new: vec![] });
+            }
+        }
+    }
+
+    #[test]
+    fn a_sample_below_begins_anew() {
+        let mut judge = Judge::default();
+        let (over, under) = (used(A, "0", &[12 * GIB]), used(A, "0", &[GIB]));
+        let many = [&over, &over, &under, &over, &over, &over, &under];
+        let new: Vec<_> = many.iter().map(|uses| judge.sample(&limits(), uses).new.len()).collect();
+        assert_eq!(new, [0, 0, 0, 0, 0, 1, 0]);
+        // And so does a share that grows.
+        let mut grown = limits();
+        grown[0].granted = 20 * GIB;
+        judge.sample(&limits(), &over);
+        judge.sample(&limits(), &over);
+        assert_eq!(judge.sample(&grown, &over), Verdict::default());
+    }
+
+    #[test]
+    fn a_share_that_is_made_smaller_than_what_is_in_use_ends_nobody() {
+        let mut judge = Judge::default();
+        let mut limits = limits();
+        let in_use = used(A, "0", &[10 * GIB]);
+        judge.sample(&limits, &in_use);
+        limits[0].granted = 2 * GIB;
+        for _ in 0..10 {
+            assert_eq!(judge.sample(&limits, &in_use), Verdict::default());
+        }
+        // Less than before, and then more than the new share: that is taken anew.
+        judge.sample(&limits, &used(A, "0", &[GIB]));
+        let again: Vec<_> =
+            (0..3).map(|_| judge.sample(&limits, &used(A, "0", &[5 * GIB])).new.len()).collect();
+        assert_eq!(again, [0, 0, 1]);
+        // And above the former share is above.
+        let mut judge = Judge::default();
+        limits[0].granted = 10 * GIB;
+        judge.sample(&limits, &in_use);
+        limits[0].granted = 2 * GIB;
+        let more: Vec<_> =
+            (0..3).map(|_| judge.sample(&limits, &used(A, "0", &[12 * GIB])).new.len()).collect();
+        assert_eq!(more, [0, 0, 1]);
+    }
+}
