@@ -9,10 +9,12 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use fgpu_spec::Nonce;
 
 use crate::liveness::{self, Life};
-use crate::{Lease, Store};
+use crate::{Lease, Process, Store};
 
 /// The inode of the initial PID namespace, the same on every machine (`PID_NS_INIT_INO`, linux/nsfs.h).
 const INITIAL: u64 = 0xeffffffc;
@@ -25,8 +27,22 @@ impl Store {
     pub(crate) fn judge(&self, lease: &Lease) -> io::Result<Life> {
         match (lease.pid_namespace, self.pid_namespace) {
             (Some(there), Some(here)) if there != here => self.judge_from(here, there),
-            _ => liveness::judge(&self.host, lease),
+            _ => liveness::judge(&self.host, lease, &self.pid_file(&lease.grant.nonce)),
         }
+    }
+
+    /// Where a runtime may write the init's pid, besides [`Claim::pid_file`](crate::Claim::pid_file): in the grant's folder,
+    /// which whoever uses it makes. A file that names no pid says that there is an init, and not which: the lease stays.
+    pub fn pid_file(&self, nonce: &Nonce) -> PathBuf {
+        self.container_dir(nonce).join("init.pid")
+    }
+
+    /// The container's init, if its runtime has written it down and it runs.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn recorded_init(&self, lease: &Lease) -> io::Result<Option<Process>> {
+        liveness::recorded_init(&self.host, lease, &self.pid_file(&lease.grant.nonce))
     }
 
     /// Whether the lease's processes have their pids in another PID namespace.

@@ -22,6 +22,7 @@
 
 mod capacity;
 mod choose;
+mod deleted;
 mod elsewhere;
 mod error;
 mod file;

@@ -3,8 +3,9 @@
 //! | known | the lease lives while |
 //! |---|---|
 //! | init | init runs, or its cgroup has a process |
-//! | only the maker | the maker runs, or `pid_file` names a process that can be the container's init, or the cgroup has a process |
+//! | only the maker | the maker runs, or a pid file names a process that can be the container's init, or the cgroup has a process |
 //!
+//! Pid files are the grant's own ([`crate::Store::pid_file`]), and the one that the lease names.
 //! A process is a pid with its start time. Where `pid_file` gives only a pid, it may have been reused since; the
 //! process that has it now is the init unless it started before the lease was made, or after the file was last
 //! written. Start times are CLOCK_BOOTTIME and file times CLOCK_REALTIME, so the latter comparison is made only if
@@ -40,13 +41,13 @@ pub(crate) enum Life {
 ///
 /// # Errors
 /// When it cannot be told; the lease must stay.
-pub(crate) fn judge(host: &Host, lease: &Lease) -> io::Result<Life> {
+pub(crate) fn judge(host: &Host, lease: &Lease, own: &Path) -> io::Result<Life> {
     match lease.init {
         Some(init) if host.is_alive(init)? => return Ok(Life::Alive),
         Some(_) => {}
         None if host.is_alive(lease.maker)? => return Ok(Life::Alive),
         None => {
-            if let Some(init) = recorded_init(host, lease)? {
+            if let Some(init) = recorded_init(host, lease, own)? {
                 return Ok(Life::Init(init));
             }
         }
@@ -57,10 +58,29 @@ pub(crate) fn judge(host: &Host, lease: &Lease) -> io::Result<Life> {
     }
 }
 
-/// The init that the runtime wrote down, if it runs.
-fn recorded_init(host: &Host, lease: &Lease) -> io::Result<Option<Process>> {
-    let Some(path) = &lease.pid_file else { return Ok(None) };
-    let Some((record, written)) = read_record(path)? else { return Ok(None) };
+/// The init that the runtime wrote down, if it runs. `own` is the grant's own pid file.
+pub(crate) fn recorded_init(host: &Host, lease: &Lease, own: &Path) -> io::Result<Option<Process>> {
+    let in_own = match read_record(own)? {
+        // Its writer is asked for nothing but a pid. An empty one was not finished.
+        None if own.metadata().is_ok_and(|file| file.len() > 0) => {
+            return Err(io::Error::other(
+                "its runtime made the container and does not say which process it is; end it with the runtime's delete, or \
+                 give the share back with fgpu release --force",
+            ));
+        }
+        record => record,
+    };
+    if let Some(init) = init_of(host, lease, in_own)? {
+        return Ok(Some(init));
+    }
+    match &lease.pid_file {
+        Some(path) => init_of(host, lease, read_record(path)?),
+        None => Ok(None),
+    }
+}
+
+fn init_of(host: &Host, lease: &Lease, record: Option<(Record, i128)>) -> io::Result<Option<Process>> {
+    let Some((record, written)) = record else { return Ok(None) };
     let Some(process) = host.process(record.pid)? else { return Ok(None) };
     let is_init = match record.start {
         Some(start) => process.start == start,

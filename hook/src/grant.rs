@@ -17,6 +17,7 @@ use crate::layout::Layout;
 use crate::plan::How;
 use crate::sealed::{self, Sealed};
 use crate::wait::{self, Ask};
+use crate::watch::Patience;
 use crate::{container_files, give_back, plan, programs};
 
 /// What the container asks for, if anything. A pause container asks for nothing, whatever its pod asks for.
@@ -90,7 +91,7 @@ pub(crate) struct Granted {
     pub(crate) insists: bool,
 }
 
-/// Takes what the request asks for and waits at most `longest` for room. Each attempt is made under a new `guard`; the
+/// Takes what the request asks for and waits for room as long as `patience` says. Each attempt is made under a new `guard`; the
 /// one of the attempt that succeeded is returned.
 ///
 /// # Errors
@@ -100,7 +101,7 @@ pub(crate) fn reserve<Guard>(
     store: &Store,
     request: &Request,
     claim: &Claim,
-    longest: Duration,
+    patience: &Patience,
     mut guard: impl FnMut() -> Result<Guard, Error>,
 ) -> Result<(Granted, Guard), Error> {
     let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
@@ -116,9 +117,9 @@ pub(crate) fn reserve<Guard>(
     let mut looked = !tiers.contains(&Tier::Mig);
     let mut places = 0;
     while places < MOST_PLACES {
-        let left = request.wait.min(longest).saturating_sub(started.elapsed());
+        let left = request.wait.min(patience.longest).saturating_sub(started.elapsed());
         let wait = if looked { left } else { Duration::ZERO };
-        let (lease, guard) = match wait::until_room(store, &ask, claim, wait, &mut guard) {
+        let (lease, guard) = match wait::until_room(store, &ask, claim, wait, &patience.watch, &mut guard) {
             Err(error) if !looked && is_short(&error) => {
                 looked = true;
                 driver_step::make_room(config, store)?;

@@ -12,6 +12,7 @@ pub mod config;
 mod container_files;
 mod devices;
 pub mod driver_step;
+mod ending;
 pub mod events;
 mod foreign;
 mod grant;
@@ -31,6 +32,7 @@ pub mod runtime;
 mod sealed;
 mod stderr;
 mod wait;
+mod watch;
 
 pub use child::Ended;
 pub use grant::tiers;

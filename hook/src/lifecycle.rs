@@ -6,8 +6,8 @@ use fgpu_allocator::{Host, Key, Lease, Process, Store};
 use fgpu_spec::{Error, Nonce};
 
 use crate::config::Config;
-use crate::driver_step;
 use crate::events::Events;
+use crate::{driver_step, ending};
 
 /// The node's leases; what becomes of them through this store is recorded.
 ///
@@ -79,6 +79,23 @@ pub fn release_container(namespace: &str, id: &str) -> Result<(), Error> {
     let config = Config::load()?;
     let store = store(&config)?;
     let released = store.release_key(&Key { namespace: namespace.into(), id: id.into() })?;
+    ended(&config, &store, &released)
+}
+
+/// Gives back what a container held that the runtime has deleted. A lease that a process lives on stays: it is another
+/// container's, of the same name below another state directory.
+///
+/// # Errors
+/// The state directory cannot be read or written.
+pub(crate) fn release_deleted(namespace: &str, id: &str) -> Result<(), Error> {
+    let config = Config::load()?;
+    let store = store(&config)?;
+    let key = Key { namespace: namespace.into(), id: id.into() };
+    let mut released = store.release_deleted(&key)?;
+    if released.is_empty() {
+        ending::wait(&store, &key)?;
+        released = store.release_deleted(&key)?;
+    }
     ended(&config, &store, &released)
 }
 

@@ -43,8 +43,10 @@ use crate::events::refusals_of;
 use crate::grant::{Granted, Image};
 use crate::held::Held;
 use crate::layers::Layers;
+use crate::watch::{Patience, Watch};
 use crate::{
-    bundle, cgroup_of, devices, driver_step, foreign, give_back, grant, lifecycle, release, say, store,
+    bundle, cgroup_of, devices, driver_step, ending, foreign, give_back, grant, lifecycle, release, say,
+    store,
 };
 use attach::Attached;
 use entry::Stage;
@@ -54,7 +56,6 @@ use target::Target;
 
 mod attach;
 mod attached;
-mod ending;
 mod entry;
 mod file_system;
 mod limit;
@@ -130,8 +131,11 @@ fn share(config: &Config, key: &Key, state: State, deadline: Deadline) -> Result
     foreign::refuse(config, &request, &document, &state.bundle)?;
     let maker = Process::current()?;
     let claim = Claim { key: key.clone(), bundle: state.bundle, maker, pid_file: None };
-    let longest = deadline.left(WORK);
-    let (granted, held) = grant::reserve(config, &store, &request, &claim, longest, Held::new)?;
+    // Whoever ends the container does not end us: the kernel kills no hook with a container, an engine no runtime.
+    let watch = Watch::default().process(target.init, "the container's init").runtime();
+    let patience = Patience { longest: deadline.left(WORK), watch };
+    let (granted, held) = grant::reserve(config, &store, &request, &claim, &patience, Held::new)?;
+    patience.watch.check().map_err(|error| granted.undo(config, &store, error))?;
     inject(config, &store, &granted, &mut target, &document, &held)
         .map_err(|error| granted.undo(config, &store, error))
 }

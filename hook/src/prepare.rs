@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::events::refusals_of;
 use crate::grant::Image;
 use crate::layers::Layers;
+use crate::watch::{Patience, Watch};
 use crate::{bundle, foreign, grant, places, store};
 
 pub use crate::layers::RootfsMount;
@@ -23,6 +24,8 @@ pub struct Container<'a> {
     pub id: &'a str,
     /// The bundle folder.
     pub bundle: &'a Path,
+    /// The file that the runtime reads for the bundle's `config.json`, if it is another.
+    pub config: Option<PathBuf>,
     /// The root's mounts as containerd gives them; empty if the root is mounted already.
     pub rootfs: &'a [RootfsMount],
     /// The process that creates the container: while it lives, a lease without an init lives.
@@ -55,14 +58,15 @@ pub struct Given {
 /// # Errors
 /// Every code of [`fgpu_spec::Code`]; nothing is reserved and nothing changed then.
 pub fn prepare(config: Result<Config, Error>, container: &Container<'_>) -> Result<Option<Given>, Error> {
-    let path = container.bundle.join("config.json");
+    let path = container.config.clone().unwrap_or_else(|| container.bundle.join("config.json"));
     let mut document = Document::parse(&bundle::read(&path)?)?;
     let write = |document: &Document| bundle::replace(&path, &document.to_string());
-    edit(config, container, &mut document, Duration::MAX, || Ok(()), write)
+    let patience = Patience { longest: Duration::MAX, watch: Watch::default().engine() };
+    edit(config, container, &mut document, &patience, || Ok(()), write)
 }
 
 /// [`prepare`] for a `config.json` that is not in its bundle (yet): `write` puts the edited document where it
-/// belongs. A wait for room takes at most `longest`, and each attempt, with what follows the one that succeeds, is made
+/// belongs. A wait for room is as long as `patience` says, and each attempt, with what follows the one that succeeds, is made
 /// under a new `guard`.
 ///
 /// # Errors
@@ -71,7 +75,7 @@ pub(crate) fn edit<Guard>(
     config: Result<Config, Error>,
     container: &Container<'_>,
     document: &mut Document,
-    longest: Duration,
+    patience: &Patience,
     guard: impl FnMut() -> Result<Guard, Error>,
     write: impl FnOnce(&Document) -> Result<(), Error>,
 ) -> Result<Option<Given>, Error> {
@@ -79,7 +83,7 @@ pub(crate) fn edit<Guard>(
         return Ok(None);
     }
     let key = Key { namespace: container.namespace.into(), id: container.id.into() };
-    refusals_of(config, &key, |config| edit_for(&key, config, container, document, longest, guard, write))
+    refusals_of(config, &key, |config| edit_for(&key, config, container, document, patience, guard, write))
 }
 
 fn edit_for<Guard>(
@@ -87,7 +91,7 @@ fn edit_for<Guard>(
     config: &Config,
     container: &Container<'_>,
     document: &mut Document,
-    longest: Duration,
+    patience: &Patience,
     guard: impl FnMut() -> Result<Guard, Error>,
     write: impl FnOnce(&Document) -> Result<(), Error>,
 ) -> Result<Option<Given>, Error> {
@@ -103,7 +107,7 @@ fn edit_for<Guard>(
         maker: container.maker,
         pid_file: container.pid_file.clone(),
     };
-    let (granted, _guard) = grant::reserve(config, &store, &request, &claim, longest, guard)?;
+    let (granted, _guard) = grant::reserve(config, &store, &request, &claim, patience, guard)?;
     let inject = || {
         let root = match container.rootfs {
             [] => document.root_path().map(|root| container.bundle.join(root)),

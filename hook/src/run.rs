@@ -21,6 +21,7 @@ use crate::give_back;
 use crate::grant::{self, Granted, Image};
 use crate::layers::Layers;
 use crate::say;
+use crate::watch::{Patience, Watch};
 use cgroup::Cgroup;
 
 mod cgroup;
@@ -68,7 +69,8 @@ pub fn run(
         maker: own,
         pid_file: None,
     };
-    let (granted, ()) = grant::reserve(config, &store, &request, &claim, Duration::MAX, || Ok(()))
+    let patience = Patience { longest: Duration::MAX, watch: Watch::default() };
+    let (granted, ()) = grant::reserve(config, &store, &request, &claim, &patience, || Ok(()))
         .inspect_err(|error| Events::of(config).refused(Some(&claim.key), error))?;
     let ended =
         start(config, &store, &granted, command).map_err(|error| granted.undo(config, &store, error))?;

@@ -8,6 +8,7 @@ use fgpu_spec::{Code, Error, Inventory, Request, Tier};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::held::Held;
+use crate::watch::Watch;
 
 /// What is asked for, and what decides it.
 #[derive(Clone, Copy)]
@@ -24,12 +25,13 @@ pub(crate) struct Ask<'a> {
 ///
 /// # Errors
 /// Those of [`Store::reserve`]; [`Code::TimedOut`] with the place in the queue and the last reason when `wait` was given
-/// and is over. A signal that ends the process gives the place back first.
+/// and is over; [`Code::Cancelled`] when one of `watch` is gone. A signal that ends the process gives the place back first.
 pub(crate) fn until_room<Guard>(
     store: &Store,
     ask: &Ask<'_>,
     claim: &Claim,
     wait: Duration,
+    watch: &Watch,
     mut guard: impl FnMut() -> Result<Guard, Error>,
 ) -> Result<(Lease, Guard), Error> {
     let &Ask { inventory, rules, request, tiers } = ask;
@@ -57,15 +59,20 @@ pub(crate) fn until_room<Guard>(
             );
             return Err(Error::new(Code::TimedOut, message));
         }
-        sleep(store, &mut ticket, left.min(look_again(position)))?;
+        sleep(store, &mut ticket, left.min(look_again(position)), watch)?;
+        if let Err(error) = watch.check() {
+            store.leave(&mut ticket)?;
+            return Err(error);
+        }
     }
 }
 
-/// Sleeps until the ticket is woken or `longest` is over. An ending signal gives the place back before it ends us.
-fn sleep(store: &Store, ticket: &mut Ticket, longest: Duration) -> Result<(), Error> {
+/// Sleeps until the ticket is woken, one of `watch` is gone or `longest` is over. An ending signal gives the place back before it ends us.
+fn sleep(store: &Store, ticket: &mut Ticket, longest: Duration, watch: &Watch) -> Result<(), Error> {
     let held = Held::new()?;
     let Some(place) = ticket.fd() else { return Ok(()) };
-    let mut fds = [PollFd::new(place, PollFlags::POLLIN), PollFd::new(held.as_fd(), PollFlags::POLLIN)];
+    let mut fds = vec![PollFd::new(place, PollFlags::POLLIN), PollFd::new(held.as_fd(), PollFlags::POLLIN)];
+    fds.extend(watch.fds());
     // Rounded up, or the last millisecond would be a busy loop.
     let timeout = PollTimeout::try_from(longest.as_millis() + 1).unwrap_or(PollTimeout::MAX);
     match poll(&mut fds, timeout) {
@@ -117,6 +124,14 @@ mod tests {
 
     /// A node whose only GPU is taken, and what waits for half of it.
     fn wait(time: Duration, meanwhile: impl FnOnce(&Store, &Lease) + Send) -> Result<Lease, Error> {
+        wait_with(Watch::default(), time, meanwhile)
+    }
+
+    fn wait_with(
+        watch: Watch,
+        time: Duration,
+        meanwhile: impl FnOnce(&Store, &Lease) + Send,
+    ) -> Result<Lease, Error> {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
         let (inventory, half) = (inventory(), request("0.5"));
@@ -127,7 +142,7 @@ mod tests {
             Ask { inventory: &inventory, rules: &Rules::default, request: &half, tiers: &[Tier::Quota] };
         let waited = std::thread::scope(|scope| {
             scope.spawn(|| meanwhile(&store, &first));
-            until_room(&store, &ask, &claim("second"), time, || Ok(()))
+            until_room(&store, &ask, &claim("second"), time, &watch, || Ok(()))
         });
         assert_eq!(store.waiters().unwrap(), [], "however it ended, nobody waits");
         waited.map(|(lease, ())| lease)
@@ -147,6 +162,20 @@ mod tests {
             store.release(&first.grant.nonce).unwrap();
         });
         assert_eq!(lease.unwrap().key.id, "second");
+    }
+
+    #[test]
+    fn the_end_of_one_who_is_watched_ends_the_wait() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let watch = Watch::default().process(Process::of(child.id() as i32).unwrap(), "the init");
+        let error = wait_with(watch, Duration::from_secs(3600), |store, _| {
+            while store.waiters().unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+        });
+        assert_eq!(error.unwrap_err().code, Code::Cancelled);
+        child.wait().unwrap();
     }
 
     #[test]

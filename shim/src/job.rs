@@ -114,6 +114,7 @@ fn prepare(namespace: &str, maker: i32, request: &[u8]) -> anyhow::Result<Prepar
         namespace,
         id: &request.id,
         bundle,
+        config: None,
         rootfs: &rootfs,
         maker: Process::of(maker).context("the relay has ended already")?,
         // The stock shim has runc write it (containerd, process/init.go `InitPidFile`).

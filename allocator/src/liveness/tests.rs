@@ -36,6 +36,11 @@ impl Node {
         Some(path)
     }
 
+    /// The grant's own pid file.
+    fn own(&self) -> std::path::PathBuf {
+        self.dir.path().join("init.pid")
+    }
+
     fn cgroup(&self, populated: bool) -> Option<String> {
         let folder = self.host.cgroup.join("docker/x");
         fs::create_dir_all(&folder).unwrap();
@@ -44,7 +49,7 @@ impl Node {
     }
 
     fn judge(&self, lease: &Lease) -> Life {
-        judge(&self.host, lease).unwrap()
+        judge(&self.host, lease, &self.own()).unwrap()
     }
 }
 
@@ -178,5 +183,32 @@ fn what_cannot_be_told_is_an_error_and_not_a_death() {
     let node = Node::new();
     fs::create_dir_all(node.host.proc.join("10")).unwrap();
     fs::write(node.host.proc.join("10/stat"), "nonsense").unwrap();
-    assert!(judge(&node.host, &lease()).is_err());
+    assert!(judge(&node.host, &lease(), &node.own()).is_err());
+}
+
+#[test]
+fn the_grants_own_pid_file_counts_beside_the_one_that_is_named() {
+    let node = Node::new();
+    let (own, named) = (node.process(20, now() + 1, 'S'), node.process(30, now() + 1, 'S'));
+    let pid_file = node.pid_file("30");
+    let lease = Lease { pid_file, ..lease() };
+    assert_eq!(node.judge(&lease), Life::Init(named));
+    fs::write(node.own(), "20").unwrap();
+    assert_eq!(node.judge(&lease), Life::Init(own));
+    assert_eq!(node.judge(&Lease { pid_file: None, ..lease.clone() }), Life::Init(own));
+    node.process(20, now() + 1, 'Z');
+    assert_eq!(node.judge(&lease), Life::Init(named));
+    node.process(30, now() + 1, 'Z');
+    assert_eq!(node.judge(&lease), Life::Dead);
+}
+
+#[test]
+fn an_init_that_is_somewhere_keeps_the_lease() {
+    let node = Node::new();
+    fs::write(node.own(), "unknown\n").unwrap();
+    assert!(judge(&node.host, &lease(), &node.own()).is_err());
+    let init = Some(node.process(20, 7, 'Z'));
+    assert_eq!(node.judge(&Lease { init, ..lease() }), Life::Dead, "a person has told by now");
+    fs::write(node.own(), "").unwrap();
+    assert_eq!(node.judge(&lease()), Life::Dead, "the runtime was killed before it wrote");
 }

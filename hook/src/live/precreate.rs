@@ -24,6 +24,7 @@ use super::{WORK, writable};
 use crate::config::Config;
 use crate::held::Held;
 use crate::prepare::{self, Container};
+use crate::watch::{Patience, Watch};
 use crate::{bundle, grant};
 
 /// Reads a spec from `input` and writes it to `output`, edited if it asks for a share.
@@ -57,12 +58,15 @@ pub fn precreate(input: impl Read, mut output: impl Write, timeout: Duration) ->
         namespace,
         id,
         bundle: &folder,
+        config: None,
         rootfs: &[],
         maker,
         pid_file: pid_file(&text),
         poststop: true,
     };
-    prepare::edit(Ok(config), &container, &mut document, deadline.left(WORK), Held::new, answer).map(|_| ())
+    let patience =
+        Patience { longest: deadline.left(WORK), watch: Watch::default().process(maker, "podman") };
+    prepare::edit(Ok(config), &container, &mut document, &patience, Held::new, answer).map(|_| ())
 }
 
 /// The container's id and the namespace of its lease, both from the bundle's path.

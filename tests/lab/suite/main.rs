@@ -28,6 +28,7 @@ mod hook_faults;
 mod hook_podman;
 mod hook_systemd;
 mod hook_user;
+mod hook_wait;
 mod limit;
 mod malformed;
 mod mig;
@@ -37,6 +38,7 @@ mod queue;
 mod resize;
 mod roads;
 mod run;
+mod runtime;
 mod same;
 mod state;
 mod status;
@@ -57,6 +59,7 @@ fn tests() -> Vec<Test> {
         same::TESTS,
         words::TESTS,
         ends::TESTS,
+        runtime::TESTS,
         events::TESTS,
         doctor::TESTS,
         health::TESTS,
@@ -73,6 +76,7 @@ fn tests() -> Vec<Test> {
         foreign::TESTS,
         devices::TESTS,
         exceeded::TESTS,
+        hook_wait::TESTS,
         resize::TESTS,
         driver_tier::TESTS,
         queue::TESTS,

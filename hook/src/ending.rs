@@ -13,7 +13,7 @@ const DYING: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 ///
 /// # Errors
 /// The leases cannot be read.
-pub(super) fn wait(store: &Store, key: &Key) -> Result<(), Error> {
+pub(crate) fn wait(store: &Store, key: &Key) -> Result<(), Error> {
     let leases = store.leases()?;
     for init in leases.iter().filter(|lease| lease.key == *key).filter_map(|lease| lease.init) {
         let pidfd = Pid::from_raw(init.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
