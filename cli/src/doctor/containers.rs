@@ -1,6 +1,8 @@
 //! The leases, and whom they belong to.
 
-use fgpu_allocator::{Host, Store};
+use std::time::Duration;
+
+use fgpu_allocator::{Host, Lease, Process, Store};
 use fgpu_spec::Code;
 
 use super::Diagnosis;
@@ -70,10 +72,54 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
         let what = format!("{} uses more GPU memory than its share, as the driver counts", lease.key.short());
         diagnosis.error("share-exceeded", what, &["fgpu events --event exceeded", "docker stop CONTAINER"]);
     }
+    never_started(node, &leases, diagnosis);
     // The reconciler tries again and again; somebody has to know why it does not succeed.
     for lease in leases.iter().filter(|lease| lease.trouble.is_some()) {
         let trouble = lease.trouble.as_deref().unwrap_or_default();
         let what = format!("{}: the driver's part of its share: {trouble}", lease.key.short());
         diagnosis.error("driver-part-stuck", what, &["fgpu gc", "nvidia-smi mig -lgi"]);
     }
+}
+
+/// A container that is being created is started a moment later.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// Containers that were created and wait for their start, which may never come: their engine was killed, or gave up. Of a
+/// container that is just being started each look finds another.
+fn never_started(node: &Node, leases: &[Lease], diagnosis: &mut Diagnosis) {
+    let mut waiting: Vec<_> = leases
+        .iter()
+        .filter_map(|lease| Some((lease, lease.init?)))
+        .filter(|(_, init)| waits(node, *init))
+        .collect();
+    if waiting.is_empty() {
+        return;
+    }
+    std::thread::sleep(MOMENT);
+    waiting.retain(|(_, init)| waits(node, *init));
+    for (lease, Process { pid, .. }) in waiting {
+        let what = format!(
+            "{} holds its share and was created, but never started: its init, process {pid}, waits for a start",
+            lease.key.short()
+        );
+        let mend = [
+            &*format!("kill -KILL {pid} && fgpu gc"),
+            "or, where an engine knows it, start or remove it: crictl ps -a, podman ps -a, docker ps -a",
+        ];
+        diagnosis.warn("never-started", what, &mend);
+    }
+}
+
+/// Whether an init is still its runtime's own: forked from it, and no program executed since (`PF_FORKNOEXEC`, linux/sched.h;
+/// field 9 of proc_pid_stat(5)). So it is with runc, crun and youki.
+fn waits(node: &Node, init: Process) -> bool {
+    const FORKED_ONLY: u64 = 0x40;
+    let Some(stat) = node.text(&format!("/proc/{}/stat", init.pid)) else { return false };
+    // The name in parentheses may have spaces.
+    let fields: Vec<&str> =
+        stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
+    let number = |at: usize| fields.get(at).and_then(|field| field.trim().parse::<u64>().ok());
+    number(19) == Some(init.start)
+        && fields.first().is_some_and(|state| !matches!(*state, "Z" | "X"))
+        && number(6).is_some_and(|flags| flags & FORKED_ONLY != 0)
 }

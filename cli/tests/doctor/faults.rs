@@ -165,6 +165,14 @@ fn faults_of_the_leases() {
         ("allocator-damaged-once", "warning", "fgpu doctor --report", |node| {
             node.put("run/fgpu/allocations.json.corrupt-1", "damaged");
         }),
+        ("never-started", "warning", "kill -KILL 300 && fgpu gc", |node| {
+            node.process(300);
+            let text = "300 (runc:[2:INIT]) S 1 1 1 0 -1 1077936448 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0\n";
+            node.put("proc/300/stat", text);
+            let lease = node.lease("created", 300);
+            let init = fgpu_allocator::Process { pid: 300, start: 4711 };
+            assert!(node.store().activate(&lease.grant.nonce, Some(init), None).unwrap());
+        }),
         ("stale-leases", "warning", "fgpu gc", |node| {
             node.process(200);
             node.lease("gone", 200);
