@@ -1,15 +1,16 @@
-//! The folder of a grant, `<state>/containers/<nonce>/`, which is the container's `/run/fgpu`, and the file of the node,
-//! `<state>/shared/turns`.
+//! The folder of a grant, `<state>/containers/<nonce>/`, and the file of the node, `<state>/shared/turns`.
 //!
 //! ```text
-//! limits            what the quota libraries enforce
-//! ledger            what the container's processes hold; mounted over itself, writable
-//! turns             empty: the node's is mounted over it
-//! driver-…/cuda     empty: the real libcuda is mounted over it (the name: fgpu_wire::Seal)
-//! driver-…/nvml     empty: the real NVML is mounted over it
+//! limits                what the quota libraries enforce
+//! ledger                what the container's processes hold
+//! view/                 the container's /run/fgpu, read-only
+//!   limits              the same file
+//!   ledger, turns       empty: the grant's and the node's are mounted over them
+//!   driver-…/cuda       empty: the real libcuda is mounted over it (the name: fgpu_wire::Seal)
+//!   driver-…/nvml       empty: the real NVML is mounted over it
 //! ```
 //!
-//! The folder is mounted as a whole and read-only, so nobody in the container can put something else in the place of a file.
+//! The view is mounted as a whole, so nobody in the container can put something else in the place of a file.
 //! Every user of a container must be able to write the ledger and the turns, so their modes let anybody. What keeps the
 //! node's own users from them are the folders, which only root may enter; into a container the files are mounted.
 
@@ -35,18 +36,6 @@ pub(crate) fn create(
     reserve: u64,
 ) -> Result<(), Error> {
     folder(directory)?;
-    let driver = seal.to_string();
-    let libraries =
-        directory.join(driver.strip_prefix(FOLDER_PATH).unwrap_or(&driver).trim_start_matches('/'));
-    folder(&libraries)?;
-    // The container's users look into both, whatever the umask is. Users of the node stop at the folder above.
-    for open in [directory, &libraries] {
-        std::fs::set_permissions(open, Permissions::from_mode(0o755))
-            .map_err(|error| Error::io("change the mode of", open, &error))?;
-    }
-    write(directory, "turns", 0o644, b"", 0)?;
-    write(&libraries, "cuda", 0o644, b"", 0)?;
-    write(&libraries, "nvml", 0o644, b"", 0)?;
     let limits = grant.gpus.iter().map(|gpu| limit_of(grant, gpu, inventory, reserve));
     let gpus = limits.collect::<Result<Vec<_>, _>>()?;
     let mut page = limits::encode(&grant.nonce.0, &gpus);
@@ -56,7 +45,32 @@ pub(crate) fn create(
     }
     // The umask of whoever started us decides nothing: the ledger must be writable for every user of the container.
     write(directory, "limits", 0o644, &page, limits::SIZE as u64)?;
-    write(directory, "ledger", 0o666, &ledger::encode(&grant.nonce.0), ledger::SIZE as u64)
+    write(directory, "ledger", 0o666, &ledger::encode(&grant.nonce.0), ledger::SIZE as u64)?;
+    create_view(directory, seal)
+}
+
+/// The part of a grant's folder that its container sees.
+pub(crate) fn view(directory: &Path) -> PathBuf {
+    directory.join("view")
+}
+
+fn create_view(directory: &Path, seal: &Seal) -> Result<(), Error> {
+    let view = view(directory);
+    let driver = seal.to_string();
+    let driver = view.join(driver.strip_prefix(FOLDER_PATH).unwrap_or(&driver).trim_start_matches('/'));
+    for open in [&view, &driver] {
+        folder(open)?;
+        // The container's users look into it, whatever the umask is. Users of the node stop at the folder above.
+        std::fs::set_permissions(open, Permissions::from_mode(0o755))
+            .map_err(|error| Error::io("change the mode of", open, &error))?;
+    }
+    let limits = view.join("limits");
+    std::fs::hard_link(directory.join("limits"), &limits)
+        .map_err(|error| Error::io("create", &limits, &error))?;
+    for (folder, name) in [(&view, "ledger"), (&view, "turns"), (&driver, "cuda"), (&driver, "nvml")] {
+        write(folder, name, 0o644, b"", 0)?;
+    }
+    Ok(())
 }
 
 /// Makes the folder alone.

@@ -43,7 +43,7 @@ pub(crate) fn plan(
     let mut mounts = Mounts(Vec::new());
     if sealed.is_some() {
         // First: the places of others are in it.
-        mounts.add(files.to_owned(), FOLDER_PATH, false);
+        mounts.add(container_files::view(files), FOLDER_PATH, false);
     }
     mounts.driver(inventory, layout, sealed)?;
     if let Some(sealed) = sealed {

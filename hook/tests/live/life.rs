@@ -36,7 +36,7 @@ pub(crate) fn assert_has_its_gpu(node: &Node, container: &Container, about: &str
         ("/usr/lib64/libnvidia-ptxjitcompiler.so.1".to_owned(), driver("usr/lib64/ptx")),
         (format!("{real}/cuda"), driver(&format!("usr/lib64/libcuda.so.{VERSION}"))),
         (format!("{real}/nvml"), driver(&format!("usr/lib64/libnvidia-ml.so.{VERSION}"))),
-        ("/run/fgpu".to_owned(), files.clone()),
+        ("/run/fgpu".to_owned(), files.join("view")),
         ("/usr/bin/nvidia-smi".to_owned(), driver("usr/bin/nvidia-smi")),
         ("/run/fgpu/limits".to_owned(), files.join("limits")),
         ("/run/fgpu/ledger".to_owned(), files.join("ledger")),
