@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn environment(xdg: Option<&str>, root: bool) -> Environment {
-        Environment { xdg: xdg.map(OsString::from), root, folder: "/work".into() }
+        Environment { xdg: xdg.map(OsString::from), root, folder: "/cwd".into() }
     }
 
     fn read(runtime: &Runtime, line: &str) -> CommandLine {
@@ -268,10 +268,10 @@ mod tests {
             (Kind::Crun, "create a", None, true, "/run/crun/a/status"),
             (Kind::Crun, "create a", xdg, true, "/run/user/0/crun/a/status"),
             (Kind::Crun, "--root /r create a", xdg, true, "/r/a/status"),
-            (Kind::Crun, "--root r create a", xdg, true, "/work/r/a/status"),
-            (Kind::Crun, "--root r create -b b a", xdg, true, "/work/b/r/a/status"),
+            (Kind::Crun, "--root r create a", xdg, true, "/cwd/r/a/status"),
+            (Kind::Crun, "--root r create -b b a", xdg, true, "/cwd/b/r/a/status"),
             (Kind::Crun, "--root r create -b /b a", None, true, "/b/r/a/status"),
-            (Kind::Runc, "--root r create -b /b a", None, true, "/work/r/a/state.json"),
+            (Kind::Runc, "--root r create -b /b a", None, true, "/cwd/r/a/state.json"),
             (Kind::Runc, "--root ../r/./x/ create a", None, true, "/r/x/a/state.json"),
             (Kind::Youki, "create a", xdg, true, "/run/youki/a/state.json"),
             (Kind::Youki, "create a", xdg, false, "/run/user/0/youki/a/state.json"),
@@ -292,7 +292,7 @@ mod tests {
             (Kind::Runc, "create a", "runc"),
             (Kind::Crun, "create a", "user/0/crun"),
             (Kind::Crun, "delete a", "user/0/crun"),
-            (Kind::Crun, "--root r delete a", "/work/r"),
+            (Kind::Crun, "--root r delete a", "/cwd/r"),
             (Kind::Runc, "--root /srv/x/ create a", "/srv/x"),
             (Kind::Youki, "-r/srv/x create a", "/srv/x"),
             (Kind::Other, "create a", "runc"),
@@ -307,15 +307,15 @@ mod tests {
     fn a_relative_pid_file_and_config_count_from_where_the_runtime_counts_them() {
         let environment = environment(None, true);
         for (kind, line, pid_file, config) in [
-            (Kind::Runc, "create -b b --pid-file p a", "/work/p", "/work/b/config.json"),
-            (Kind::Youki, "create -b b -p p a", "/work/p", "/work/b/config.json"),
-            (Kind::Crun, "create -b b --pid-file p a", "/work/b/p", "/work/b/config.json"),
+            (Kind::Runc, "create -b b --pid-file p a", "/cwd/p", "/cwd/b/config.json"),
+            (Kind::Youki, "create -b b -p p a", "/cwd/p", "/cwd/b/config.json"),
+            (Kind::Crun, "create -b b --pid-file p a", "/cwd/b/p", "/cwd/b/config.json"),
             (Kind::Crun, "create -b /b --pid-file /p a", "/p", "/b/config.json"),
-            (Kind::Crun, "create -b /b -f c.json --pid-file ./p a", "/b/p", "/work/c.json"),
+            (Kind::Crun, "create -b /b -f c.json --pid-file ./p a", "/b/p", "/cwd/c.json"),
             (Kind::Crun, "create -b /b -f config.json --pid-file p a", "/b/p", "/b/config.json"),
             (Kind::Crun, "create -b /b -f /c --pid-file p a", "/b/p", "/c"),
             (Kind::Other, "create -b /b --pid-file /p a", "/p", "/b/config.json"),
-            (Kind::Other, "create --pid-file p a", "/work/p", "/work/config.json"),
+            (Kind::Other, "create --pid-file p a", "/cwd/p", "/cwd/config.json"),
         ] {
             let runtime = runtime(kind);
             let line = read(&runtime, line);
