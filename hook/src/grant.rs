@@ -174,7 +174,8 @@ impl Granted {
     pub(crate) fn plan(&self, config: &Config, store: &Store, image: &Image<'_>) -> Result<Plan, Error> {
         let grant = &self.lease.grant;
         let files = store.container_dir(&grant.nonce);
-        match self.sealed(config)? {
+        let sealed = self.sealed(config)?;
+        match &sealed {
             Some(sealed) => {
                 container_files::create(&files, grant, &self.inventory, &sealed.seal, config.reserve_memory)?;
                 container_files::create_turns(&config.state_dir)?;
@@ -183,7 +184,7 @@ impl Granted {
             None if grant.tier == Tier::Mig => container_files::folder(&files)?,
             None => {}
         }
-        self.plan_again(config, store, image)
+        self.plan_with(config, store, image, sealed.as_ref())
     }
 
     /// The plan for a container whose grant's files are there.
@@ -196,11 +197,21 @@ impl Granted {
         store: &Store,
         image: &Image<'_>,
     ) -> Result<Plan, Error> {
+        self.plan_with(config, store, image, self.sealed(config)?.as_ref())
+    }
+
+    fn plan_with(
+        &self,
+        config: &Config,
+        store: &Store,
+        image: &Image<'_>,
+        sealed: Option<&Sealed>,
+    ) -> Result<Plan, Error> {
         let grant = &self.lease.grant;
         let layout = Layout::read(image.layers, &image.env)?;
         let how = How { insists: self.insists, shielded: image.may_remount };
         let files = store.container_dir(&grant.nonce);
-        plan::plan(config, &self.inventory, grant, &layout, &files, self.sealed(config)?.as_ref(), how)
+        plan::plan(config, &self.inventory, grant, &layout, &files, sealed, how)
     }
 
     /// The quota libraries, if the tier has them.

@@ -35,7 +35,7 @@ const CACHE_LIMIT: u64 = 4 << 20;
 const TEXT_LIMIT: u64 = 64 << 10;
 /// More foreign copies than this are refused; an image has one or two. Each is a mount.
 const MOST_FOREIGN: usize = 32;
-/// As many folders of LD_LIBRARY_PATH are looked into.
+/// As many folders of LD_LIBRARY_PATH are looked into; a longer one is refused.
 const MOST_FOLDERS: usize = 64;
 
 pub(crate) const TRIPLET: &str = concat!("/usr/lib/", triplet!());
@@ -70,10 +70,14 @@ impl Layout {
         let mut search = Search { layers, layout, seen: BTreeSet::new() };
         search.cache()?;
         search.preloaded(env)?;
-        for folder in library_path(env).take(MOST_FOLDERS) {
+        for (number, folder) in library_path(env).enumerate() {
+            if number == MOST_FOLDERS {
+                let why = format!("it names more than {MOST_FOLDERS} folders, and no more are looked into");
+                return Err(refused("LD_LIBRARY_PATH", &why));
+            }
             search.folder(layers.folder(&folder), "LD_LIBRARY_PATH")?;
         }
-        for folder in search.musl_path().into_iter().chain(places::DEFAULT.map(str::to_owned)) {
+        for folder in search.musl_path()?.into_iter().chain(places::DEFAULT.map(str::to_owned)) {
             search.folder(layers.folder(&folder), &folder)?;
         }
         for (folder, why) in places::known(layers) {
@@ -123,8 +127,7 @@ impl Search<'_> {
     /// What is loaded before all else: ld.so.preload and LD_PRELOAD.
     fn preloaded(&mut self, env: &[String]) -> Result<(), Error> {
         const PATH: &str = "/etc/ld.so.preload";
-        let text = self.layers.read(PATH, TEXT_LIMIT).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let text = self.text(PATH)?;
         let value = env.iter().rev().find_map(|entry| entry.strip_prefix("LD_PRELOAD=")).unwrap_or_default();
         let split = |text: &'_ str| -> Vec<String> {
             text.split(|c: char| c == ':' || c.is_whitespace()).map(str::to_owned).collect()
@@ -144,14 +147,19 @@ impl Search<'_> {
     }
 
     /// The folders of musl's loader.
-    fn musl_path(&self) -> Vec<String> {
-        let text = self.layers.read(&format!("/etc/ld-musl-{}.path", std::env::consts::ARCH), TEXT_LIMIT);
-        let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
-        text.split([':', '\n'])
-            .filter(|folder| folder.starts_with('/'))
-            .take(MOST_FOLDERS)
-            .map(str::to_owned)
-            .collect()
+    fn musl_path(&self) -> Result<Vec<String>, Error> {
+        let text = self.text(&format!("/etc/ld-musl-{}.path", std::env::consts::ARCH))?;
+        let folders = text.split([':', '\n']).filter(|folder| folder.starts_with('/'));
+        Ok(folders.map(str::to_owned).collect())
+    }
+
+    /// A short text file of a loader. Nothing behind what is read may lead anywhere, so a longer one is refused.
+    fn text(&self, path: &str) -> Result<String, Error> {
+        let text = self.layers.read(path, TEXT_LIMIT + 1).unwrap_or_default();
+        if text.len() as u64 > TEXT_LIMIT {
+            return Err(refused(path, "it is larger than 64 KiB and is not read"));
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// What a loader that looks into a folder finds there, if nobody has looked yet.

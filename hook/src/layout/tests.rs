@@ -333,6 +333,16 @@ fn what_cannot_be_covered_is_refused_with_its_name() {
         let error = read(root.path(), &[]).unwrap_err();
         assert!(error.message.contains(why) && error.code == Code::Denied, "{error}");
     }
+    // What stands behind a bound leads nowhere either.
+    let long = format!("LD_LIBRARY_PATH={}/own", "/x:".repeat(MOST_FOLDERS));
+    let error = read(image(&["own/libcuda.so.1"]).path(), &[&long]).unwrap_err();
+    assert!(error.message.contains("more than 64 folders"), "{error}");
+    for name in ["etc/ld.so.preload".to_owned(), format!("etc/ld-musl-{}.path", std::env::consts::ARCH)] {
+        let root = image(&[&name]);
+        fs::write(root.path().join(&name), " ".repeat(TEXT_LIMIT as usize) + "/own/libcuda.so.1").unwrap();
+        let error = read(root.path(), &[]).unwrap_err();
+        assert!(error.message.contains(&name) && error.message.contains("64 KiB"), "{error}");
+    }
     // No cache at all for a loader, and none for us.
     let root = image(&["etc/debian_version"]);
     fs::write(root.path().join("etc/ld.so.cache"), "nonsense").unwrap();

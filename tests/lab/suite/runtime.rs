@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Where command lines are run.
-const WORK: &str = "/run/lab/work";
+const WORK: &str = "/run/lab/folder";
 
 /// How a container is made: the environment, the folder (`B` is the bundle's, `W` is another), the words of `fgpu-runtime`, and
 /// where the real runtime then has its state. In all of them `B` is the bundle, `I` the id.
@@ -45,7 +45,7 @@ const RUNC: &[Spelling] = &[
     plain("create I --bundle B"),
     plain("create I -b B"),
     plain("create -b=B I"),
-    plain("create --bundle=B --pid-file=/run/lab/work/pid I"),
+    plain("create --bundle=B --pid-file=/run/lab/folder/pid I"),
     plain("create --pid-file pid --bundle B I"),
     plain("create I --pid-file ./pid --bundle B"),
     plain("create -pid-file pid -bundle B -- I"),
@@ -53,14 +53,14 @@ const RUNC: &[Spelling] = &[
     plain("run -d -b B I"),
     plain("run --detach=true I --bundle B"),
     plain("run -d=1 --bundle B --no-pivot=false I"),
-    plain("--log /run/lab/work/log --log-format json --debug create --bundle B I"),
+    plain("--log /run/lab/folder/log --log-format json --debug create --bundle B I"),
     Spelling { environment: "", folder: "B", words: "create I", root: "" },
     Spelling { environment: "", folder: "B", words: "run --detach I", root: "" },
     Spelling {
         environment: "",
         folder: WORK,
         words: "--root r create --bundle B I",
-        root: "/run/lab/work/r",
+        root: "/run/lab/folder/r",
     },
     Spelling {
         environment: "",
@@ -87,17 +87,17 @@ const CRUN: &[Spelling] = &[
     plain("create -bB I"),
     plain("create -b B -- I"),
     plain("create --bun=B I"),
-    plain("create --b B --pid-f=/run/lab/work/pid I"),
+    plain("create --b B --pid-f=/run/lab/folder/pid I"),
     plain("create --pid-file pid --bundle B I"),
     plain("create --pid-file=./pid -b../bundles/I I"),
     plain("run -dbB I"),
     plain("run -db B --pid-file pid I"),
     plain("run --det --bundle B I"),
-    plain("create --config /run/lab/work/other.json --bundle B I"),
+    plain("create --config /run/lab/folder/other.json --bundle B I"),
     plain("create -fother.json -bB I"),
     plain("run -df other.json --bundle B I"),
     plain("--cgroup-m cgroupfs --debug create --bundle B I"),
-    plain("--log=/run/lab/work/log --log-f=json create --bundle B I"),
+    plain("--log=/run/lab/folder/log --log-f=json create --bundle B I"),
     plain("create --pid-file /dev/fd/9 --bundle B I"),
     Spelling { environment: "", folder: "B", words: "create I", root: "" },
     Spelling { environment: "", folder: "B", words: "run -d I", root: "" },
@@ -253,7 +253,7 @@ fn another_name_keeps_its_share() {
         let _configured = node::configure(&format!("runtimes = [{wrapper:?}]"));
         for words in [
             "create --bundle B I",
-            "create --pid-file /run/lab/work/pid --bundle B I",
+            "create --pid-file /run/lab/folder/pid --bundle B I",
             "run --detach --bundle B I",
         ] {
             assert_keeps_its_share(&Made::new(true), wrapper, &plain(words));
