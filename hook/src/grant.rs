@@ -71,6 +71,8 @@ pub(crate) struct Image<'a> {
     pub(crate) layers: Option<&'a Layers>,
     /// The environment that it starts with.
     pub(crate) env: Vec<String>,
+    /// Where its first process starts: what a relative path of its environment counts from.
+    pub(crate) cwd: String,
     /// Whether it may change mounts ([`Document::may_remount`]).
     pub(crate) may_remount: bool,
 }
@@ -78,7 +80,7 @@ pub(crate) struct Image<'a> {
 impl<'a> Image<'a> {
     /// The container of this `config.json`.
     pub(crate) fn of(document: &Document, layers: Option<&'a Layers>) -> Self {
-        Self { layers, env: document.env(), may_remount: document.may_remount() }
+        Self { layers, env: document.env(), cwd: document.cwd(), may_remount: document.may_remount() }
     }
 }
 
@@ -208,7 +210,7 @@ impl Granted {
         sealed: Option<&Sealed>,
     ) -> Result<Plan, Error> {
         let grant = &self.lease.grant;
-        let layout = Layout::read(image.layers, &image.env)?;
+        let layout = Layout::read(image.layers, &image.env, &image.cwd)?;
         let how = How { insists: self.insists, shielded: image.may_remount };
         let files = store.container_dir(&grant.nonce);
         plan::plan(config, &self.inventory, grant, &layout, &files, sealed, how)

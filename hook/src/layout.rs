@@ -56,11 +56,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Reads the layout from the image's layers; `env` is the environment that the container starts with.
+    /// Reads the layout from the image's layers; `env` is the environment that the container starts with, in the folder `cwd`.
     ///
     /// # Errors
     /// [`Code::Denied`] where the image leads its loader to a driver library over which ours cannot be mounted.
-    pub(crate) fn read(layers: Option<&Layers>, env: &[String]) -> Result<Self, Error> {
+    pub(crate) fn read(layers: Option<&Layers>, env: &[String], cwd: &str) -> Result<Self, Error> {
         let Some(layers) = layers else {
             return Ok(Self { library_directories: vec![TRIPLET, LIB64], ..Self::default() });
         };
@@ -70,7 +70,7 @@ impl Layout {
         let mut search = Search { layers, layout, seen: BTreeSet::new() };
         search.cache()?;
         search.preloaded(env)?;
-        for (number, folder) in library_path(env).enumerate() {
+        for (number, folder) in library_path(env, cwd).enumerate() {
             if number == MOST_FOLDERS {
                 let why = format!("it names more than {MOST_FOLDERS} folders, and no more are looked into");
                 return Err(refused("LD_LIBRARY_PATH", &why));
@@ -87,10 +87,15 @@ impl Layout {
     }
 }
 
-/// The folders that LD_LIBRARY_PATH names. The last of several wins, as with execve(2)'s readers.
-fn library_path(env: &[String]) -> impl Iterator<Item = String> {
+/// The folders that LD_LIBRARY_PATH names, an empty name being `cwd` (ld.so(8)). The last of several wins, as with execve(2)'s
+/// readers.
+fn library_path(env: &[String], cwd: &str) -> impl Iterator<Item = String> {
     let value = env.iter().rev().find_map(|entry| entry.strip_prefix("LD_LIBRARY_PATH=")).unwrap_or_default();
-    value.split([':', ';']).filter(|folder| folder.starts_with('/')).map(str::to_owned)
+    let folders = value.split([':', ';']).filter(move |_| !value.is_empty());
+    folders.map(move |folder| match folder.starts_with('/') {
+        true => folder.to_owned(),
+        false => format!("{cwd}/{folder}"),
+    })
 }
 
 struct Search<'a> {

@@ -85,10 +85,12 @@ pub fn run(
 fn start(config: &Config, store: &Store, granted: &Granted, command: &[OsString]) -> Result<Ended, Error> {
     let nonce = &granted.lease.grant.nonce;
     let layers = Layers::of_directory(Path::new("/"));
+    let cwd = std::env::current_dir().unwrap_or_default().to_string_lossy().into_owned();
     let env: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value.to_str()?)))
         .collect();
-    let plan = granted.plan(config, store, &Image { layers: layers.as_ref(), env, may_remount: false })?;
+    let plan =
+        granted.plan(config, store, &Image { layers: layers.as_ref(), env, cwd, may_remount: false })?;
     let stage = store.container_dir(nonce).join("stage");
     let held = leftovers::hold(&config.state_dir)?;
     view::enter(config, &plan, &stage)?;

@@ -52,6 +52,7 @@ pub struct Document {
 struct View {
     annotations: BTreeMap<String, String>,
     env: Vec<String>,
+    cwd: String,
     root: Option<String>,
     /// Whether `CAP_SYS_ADMIN` is in the bounding set.
     is_administrator: bool,
@@ -77,6 +78,11 @@ impl Document {
     /// `process.env`, each `NAME=VALUE`, in its order.
     pub fn env(&self) -> Vec<String> {
         self.view.env.clone()
+    }
+
+    /// `process.cwd`: where the container's first process starts.
+    pub fn cwd(&self) -> String {
+        self.view.cwd.clone()
     }
 
     /// `root.path`: absolute, or relative to the bundle.
@@ -142,6 +148,7 @@ impl View {
         #[derive(Deserialize)]
         struct Process {
             env: Option<Vec<String>>,
+            cwd: Option<String>,
             capabilities: Option<Capabilities>,
         }
         #[derive(Deserialize)]
@@ -154,12 +161,13 @@ impl View {
         }
         let process: Option<Process> = read(tree.get("process"), "process")?;
         let root: Option<Root> = read(tree.get("root"), "root")?;
-        let (env, capabilities) =
-            process.map(|process| (process.env, process.capabilities)).unwrap_or_default();
+        let (env, cwd, capabilities) =
+            process.map(|process| (process.env, process.cwd, process.capabilities)).unwrap_or_default();
         let bounding = capabilities.and_then(|capabilities| capabilities.bounding).unwrap_or_default();
         Ok(Self {
             annotations: annotations(tree)?,
             env: env.unwrap_or_default(),
+            cwd: cwd.unwrap_or_default(),
             is_administrator: bounding.iter().any(|name| name == "CAP_SYS_ADMIN"),
             root: root.and_then(|root| root.path),
         })

@@ -39,7 +39,7 @@ fn image(files: &[&str]) -> tempfile::TempDir {
 
 fn read(root: &Path, env: &[&str]) -> Result<Layout, Error> {
     let env: Vec<String> = env.iter().map(|&entry| entry.to_owned()).collect();
-    Layout::read(Layers::of_directory(root).as_ref(), &env)
+    Layout::read(Layers::of_directory(root).as_ref(), &env, "/b")
 }
 
 /// What is covered besides the usual names, both libraries' together.
@@ -54,7 +54,7 @@ fn a_debian_like_image_has_its_triplet_and_others_lib64() {
     assert_eq!(directories(&["etc/debian_version"]), [TRIPLET]);
     assert_eq!(directories(&["etc/redhat-release"]), [LIB64]);
     assert_eq!(directories(&[]), [LIB64]);
-    assert_eq!(Layout::read(None, &[]).unwrap().library_directories, [TRIPLET, LIB64]);
+    assert_eq!(Layout::read(None, &[], "/").unwrap().library_directories, [TRIPLET, LIB64]);
 }
 
 /// What it is, its files, its environment, and what is covered.
@@ -232,6 +232,16 @@ fn hwcaps_folders_of_every_level_are_covered() {
 fn an_endless_nest_of_hwcaps_folders_ends() {
     let deep = format!("usr/lib/{}libcuda.so.1", "haswell/".repeat(100));
     assert!(covered(&[&deep, "usr/lib/haswell/haswell/libcuda.so.1"], &[]).is_empty());
+}
+
+#[test]
+fn a_relative_folder_counts_from_where_the_container_starts() {
+    let found = |path: &str| covered(&["b/libcuda.so.1", "b/c/libcuda.so.1"], &[path]);
+    assert_eq!(found("LD_LIBRARY_PATH=c"), ["/b/c/libcuda.so.1"]);
+    for path in ["LD_LIBRARY_PATH=/x:", "LD_LIBRARY_PATH=.", "LD_LIBRARY_PATH=c/.."] {
+        assert_eq!(found(path), ["/b/libcuda.so.1"], "{path}");
+    }
+    assert!(found("LD_LIBRARY_PATH=").is_empty());
 }
 
 #[test]
