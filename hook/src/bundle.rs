@@ -3,9 +3,9 @@
 use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Code, Error};
+use fgpu_spec::{Code, Document, Error};
 
 /// The largest `config.json` that is read, bytes. The kernel's own limit on what a container is made of
 /// (arguments and environment, 128 KiB each string) is far below.
@@ -31,6 +31,17 @@ pub(crate) fn text(source: impl Read, name: &Path) -> Result<String, Error> {
         return Err(Error::new(Code::Internal, format!("{} is larger than 16 MiB", name.display())));
     }
     Ok(text)
+}
+
+/// Where the container's root file system is on the host, by `root.path`.
+///
+/// # Errors
+/// The document has no root.
+pub(crate) fn rootfs(document: &Document, bundle: &Path) -> Result<PathBuf, Error> {
+    let root = document.root_path().ok_or_else(|| {
+        Error::new(Code::Internal, format!("{}/config.json names no root", bundle.display()))
+    })?;
+    Ok(bundle.join(root))
 }
 
 /// Replaces a file at once: a reader sees the old text or the new one. Mode and owner stay.

@@ -120,9 +120,7 @@ fn share(config: &Config, key: &Key, state: State, deadline: Deadline) -> Result
     if grant::written(&store, &document, &state.id, &state.bundle)?.is_some() {
         return Ok(());
     }
-    let rootfs = document.root_path().map(|root| state.bundle.join(root)).ok_or_else(|| {
-        Error::new(Code::Internal, format!("{}/config.json names no root", state.bundle.display()))
-    })?;
+    let rootfs = bundle::rootfs(&document, &state.bundle)?;
     let mut target = Target::open(state.pid, &rootfs)?;
     // The other of the two stages was here: both may be configured.
     if store.leases()?.iter().any(|lease| lease.key == *key && lease.init == Some(target.init)) {

@@ -19,10 +19,11 @@ use fgpu_spec::{Error, Gpu, Health, Inventory, Outsider, Seen};
 
 use crate::used::Used;
 
-/// Held by whoever looks.
+/// The lock file: one process at a time asks the driver for the GPUs' health.
 const LOCK: &str = "health.lock";
 
-/// The right to look, until dropped. None: somebody else has it, who may hang in a broken driver, so nobody waits for him.
+/// Takes the health lock, held until dropped. None: another process holds it. It may hang in a broken driver, so this does not
+/// wait.
 ///
 /// # Errors
 /// The lock cannot be made.

@@ -45,9 +45,7 @@ fn give(input: impl Read, nonce: &Nonce, insists: bool, timeout: Duration) -> Re
     })?;
     let tier = lease.grant.tier;
     let document = Document::parse(&bundle::read(&state.bundle.join("config.json"))?)?;
-    let rootfs = document.root_path().map(|root| state.bundle.join(root)).ok_or_else(|| {
-        Error::new(Code::Internal, format!("{}/config.json names no root", state.bundle.display()))
-    })?;
+    let rootfs = bundle::rootfs(&document, &state.bundle)?;
     let held = Held::new()?;
     let mut target = Target::open(state.pid, &rootfs)?;
     let layers = Layers::of_descriptor(&target.root);

@@ -20,9 +20,9 @@ use super::options::{CRUN, Opt, RUNC, Tables, YOUKI};
 pub(super) enum Verb {
     /// `create`: the container outlives the command.
     Create,
-    /// `run`: it does so only with `--detach`.
+    /// `run`: the container outlives the command only with `--detach`.
     Run,
-    /// `restore`: likewise.
+    /// `restore`: the container outlives the command only with `--detach`.
     Restore,
     /// `delete`.
     Delete,
