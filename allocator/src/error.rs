@@ -2,8 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fgpu_spec::{Code, Nonce};
+
+use crate::Holding;
 
 /// A failure of the allocator file or of the node around it. Turns into a [`fgpu_spec::Error`] with a stable
 /// code: `state-corrupt` for a file that cannot be trusted, `internal` for the rest.
@@ -18,6 +21,21 @@ pub enum Error {
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
+    },
+    /// Another process has held the allocator's lock for too long.
+    #[error(
+        "{} has been held for {} s by {}; it is held for some microseconds at a time: let that process go on, or end it, and try again",
+        path.display(),
+        waited.as_secs(),
+        holder.as_ref().map_or("a process that cannot be seen from here".to_owned(), ToString::to_string)
+    )]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// Who has it, if that can be seen.
+        holder: Option<Holding>,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// The allocator file failed its check. Nothing was changed, and nothing is granted or released until it is
     /// rebuilt.
@@ -98,6 +116,7 @@ impl From<Error> for fgpu_spec::Error {
             | Error::Version { .. }
             | Error::Unknown { .. }
             | Error::Unaccounted { .. } => Code::StateCorrupt,
+            Error::Locked { .. } => Code::TimedOut,
             Error::Io { .. } | Error::NoProc(_) | Error::Unwritable(_) => Code::Internal,
         };
         Self::new(code, error.to_string())

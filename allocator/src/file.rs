@@ -24,11 +24,15 @@ use std::path::{Path, PathBuf};
 
 use fgpu_spec::Nonce;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::mount::{UnmountFlags, unmount};
 
 use crate::image::Draft;
-use crate::{Error, cut_overgrown};
+use crate::{Error, Host, lock};
+
+/// In a container folder, where the mounts of the lease are: the one that its containers write to, and others in it.
+pub const OWN: &str = "own";
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
@@ -83,15 +87,15 @@ impl Files {
         })
     }
 
-    /// Waits for the lock. The lock file is opened anew each time: a descriptor that was inherited by a fork or
-    /// shared by threads would let both in.
-    pub(crate) fn lock(&self) -> Result<Lock, Error> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    /// Waits for the lock, [`lock::PATIENCE`] at most. The lock file is opened anew each time: a descriptor that was inherited by a
+    /// fork or shared by threads would let both in.
+    pub(crate) fn lock(&self, host: &Host) -> Result<Lock, Error> {
+        // A FIFO in its place is opened and cannot be locked; without O_NONBLOCK it could be waited for.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         loop {
             let fd = retry_on_intr(|| rustix::fs::open(&self.lock, flags, Mode::RUSR | Mode::WUSR))
                 .map_err(|errno| Error::io("open", &self.lock, errno))?;
-            retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::LockExclusive))
-                .map_err(|errno| Error::io("lock", &self.lock, errno))?;
+            let fd = lock::take(fd, &self.lock, host, lock::PATIENCE)?;
             let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::io("stat", &self.lock, errno))?;
             // Somebody removed the whole directory while we waited: this lock excludes nobody.
             if stat.st_nlink > 0 {
@@ -183,9 +187,11 @@ impl Files {
         Ok(nonces)
     }
 
-    /// Removes a grant's container folder if there is one.
+    /// Removes a grant's container folder if there is one, and the lease's own mounts with it.
     pub(crate) fn remove_folder(&self, nonce: &Nonce) -> Result<(), Error> {
         let folder = self.folder(nonce);
+        // It may not be mounted, or only in other mount namespaces: there the kernel unmounts it when the folder goes.
+        let _ = unmount(folder.join(OWN), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         match fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", &folder, error)),
             _ => Ok(()),
@@ -197,19 +203,8 @@ impl Files {
     }
 
     fn write(&self, path: &Path, draft: &Draft<'_>) -> Result<(), Error> {
-        match self.try_write(path, draft) {
-            Err(Error::Io { source, .. })
-                if source.kind() == io::ErrorKind::StorageFull && cut_overgrown(&self.dir) =>
-            {
-                self.try_write(path, draft)
-            }
-            result => result,
-        }
-    }
-
-    fn try_write(&self, path: &Path, draft: &Draft<'_>) -> Result<(), Error> {
         let failed = |errno| Error::io("write", path, errno);
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         let fd = match retry_on_intr(|| rustix::fs::open(path, flags, mode)) {
             Err(Errno::NOENT) => {
@@ -250,12 +245,17 @@ impl Files {
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     let failed = |errno| Error::io("read", path, errno);
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let fd = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
         Err(Errno::NOENT) => return Ok(None),
         opened => opened.map_err(failed)?,
     };
-    let size = rustix::fs::fstat(&fd).map_err(failed)?.st_size;
+    let stat = rustix::fs::fstat(&fd).map_err(failed)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        // A FIFO, say: it is damaged like a file with nothing in it.
+        return Ok(Some(Vec::new()));
+    }
+    let size = stat.st_size;
     let size = usize::try_from(size).unwrap_or(0);
     // Room for one more byte: a short read then tells the end without a second call.
     let mut bytes = Vec::with_capacity(size + 1);

@@ -104,7 +104,7 @@ impl Store {
         if !self.leases()?.iter().any(due) {
             return Ok(0);
         }
-        let lock = self.files.lock()?;
+        let lock = self.files.lock(&self.host)?;
         let image = self.read_locked(&lock)?;
         let mut ended: Ends<'_> = Vec::new();
         for line in image.lines() {
@@ -134,7 +134,7 @@ impl Store {
     /// As [`Error`] says; then the lease is still there.
     pub fn finish(&self, nonce: &Nonce) -> Result<bool, Error> {
         {
-            let lock = self.files.lock()?;
+            let lock = self.files.lock(&self.host)?;
             let image = self.read_locked(&lock)?;
             let Some(old) = image.find(nonce) else { return Ok(false) };
             let lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;

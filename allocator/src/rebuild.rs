@@ -110,7 +110,7 @@ impl Store {
             });
         }
         {
-            let lock = self.files.lock()?;
+            let lock = self.files.lock(&self.host)?;
             let now = self.files.read()?;
             let sound =
                 now.clone().is_some_and(|bytes| Image::parse(bytes, &self.boot).err() != Some(Damage::Torn));

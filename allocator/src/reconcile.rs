@@ -24,7 +24,7 @@ impl Store {
                 .for_each(|nonce| self.remove_folder(nonce));
         }
         self.sweep_queue()?;
-        self.files.remove_leftovers(&self.files.lock()?)?;
+        self.files.remove_leftovers(&self.files.lock(&self.host)?)?;
         Ok(freed)
     }
 
@@ -90,7 +90,7 @@ impl Store {
         // Apply it to lines that are still the same, byte for byte.
         let mut freed = Vec::new();
         {
-            let lock = self.files.lock()?;
+            let lock = self.files.lock(&self.host)?;
             let image = self.read_locked(&lock)?;
             let lease = |line| image::lease(line).map_err(|damage| self.damaged(&lock, damage));
             let mut ends: Ends<'_> = Vec::new();

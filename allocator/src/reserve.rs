@@ -141,7 +141,7 @@ impl Store {
         same_key: Option<&Vec<u8>>,
         mut stand: Stand<'_>,
     ) -> Result<Attempt, Error> {
-        let lock = self.files.lock()?;
+        let lock = self.files.lock(&self.host)?;
         let image = self.read_locked(&lock)?;
         let torn = |damage| self.damaged(&lock, damage);
         let ticket = stand.ticket();

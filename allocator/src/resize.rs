@@ -59,7 +59,7 @@ impl Store {
         nonce: &Nonce,
         enforce: &mut impl FnMut(&[GrantedGpu], Compute),
     ) -> Result<Attempt, crate::Error> {
-        let lock = self.files.lock()?;
+        let lock = self.files.lock(&self.host)?;
         let image = self.read_locked(&lock)?;
         let Some(line) = image.find(nonce) else { return Ok(Attempt::Done(None)) };
         let old = image::lease(line).map_err(|damage| self.damaged(&lock, damage))?;

@@ -80,7 +80,7 @@ impl Store {
     /// As [`Error`] says; then the lease is still there.
     pub fn release(&self, nonce: &Nonce) -> Result<Option<Lease>, Error> {
         let released = {
-            let lock = self.files.lock()?;
+            let lock = self.files.lock(&self.host)?;
             let image = self.read_locked(&lock)?;
             match image.find(nonce) {
                 None => None,
@@ -117,7 +117,7 @@ impl Store {
         let key = image::key_head(container);
         let mut released = Vec::new();
         let somebody_waits = {
-            let lock = self.files.lock()?;
+            let lock = self.files.lock(&self.host)?;
             let image = self.read_locked(&lock)?;
             let mut ends: Ends<'_> = Vec::new();
             for line in image.lines() {
@@ -184,7 +184,7 @@ impl Store {
         nonce: &Nonce,
         change: impl FnOnce(&mut Lease) -> bool,
     ) -> Result<bool, Error> {
-        let lock = self.files.lock()?;
+        let lock = self.files.lock(&self.host)?;
         let image = self.read_locked(&lock)?;
         let Some(old) = image.find(nonce) else { return Ok(false) };
         let mut lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
@@ -233,7 +233,7 @@ impl Store {
                 },
             }
         }
-        match self.files.lock() {
+        match self.files.lock(&self.host) {
             Ok(lock) => self.read_locked(&lock),
             // Somebody who may only look: it is not kept aside, and it may be whole the next moment.
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use fgpu_allocator::{Lease, Store};
-use fgpu_spec::{Code, Error};
+use fgpu_spec::{Code, Error, Inventory};
 
 use crate::find::{self, find};
 use crate::node::Node;
@@ -37,10 +37,10 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
     let leases = store.leases()?;
     let old = find(&leases, &arguments.what)?;
     // A stale inventory is refreshed with the configuration that was named here.
-    node.inventory()?;
+    let inventory = node.inventory()?;
     let new = fgpu_hook::resize(&node.config, &store, old, &asked)?
         .ok_or_else(|| Error::new(Code::InvalidRequest, format!("{} has ended", old.key.short())))?;
-    Ok(Output { text: text(old, &new), warnings: above(&store, &new), ..Output::default() })
+    Ok(Output { text: text(old, &new), warnings: above(&store, &new, &inventory), ..Output::default() })
 }
 
 fn text(old: &Lease, new: &Lease) -> String {
@@ -62,9 +62,9 @@ fn text(old: &Lease, new: &Lease) -> String {
 }
 
 /// Says where more is in use than is granted now.
-fn above(store: &Store, lease: &Lease) -> Vec<String> {
+fn above(store: &Store, lease: &Lease, inventory: &Inventory) -> Vec<String> {
     let nonce = &lease.grant.nonce;
-    let Some(used) = Used::read(&store.container_dir(nonce), nonce, lease.grant.gpus.len()) else {
+    let Some(used) = Used::read(&store.container_dir(nonce), lease, &inventory.gpus) else {
         return Vec::new();
     };
     let line = |(number, share): (usize, &fgpu_spec::GrantedGpu)| {

@@ -53,12 +53,14 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
     // Somebody who may not make the directory may still ask.
     let mut marks = exceeded::marks(&node.config.state_dir);
     let store = node.config.state_dir.exists().then(|| Store::open(&node.config.state_dir)).transpose()?;
+    let inventory = node.inventory();
+    let gpus = inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
     let held = match &store {
         None => Vec::new(),
         Some(store) => {
             let held = |lease: Lease| {
                 let nonce = lease.grant.nonce;
-                let mut used = Used::read(&store.container_dir(&nonce), &nonce, lease.grant.gpus.len());
+                let mut used = Used::read(&store.container_dir(&nonce), &lease, gpus);
                 if let Some(now) = &mut used {
                     seen.insert(nonce, now.clone());
                     if let Some(before) = before.get(&nonce) {
@@ -71,7 +73,6 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
         }
     };
     *before = seen;
-    let inventory = node.inventory();
     // It counts suspend, as the stamps of leases do.
     let (known, now) = (inventory.as_ref().ok(), nanoseconds(ClockId::Boottime));
     let mut status = Status::of(known, node.config.reserve_memory, &held, now);
@@ -198,7 +199,8 @@ impl Status {
                 mig_enabled: gpu.mig_enabled,
                 usable_memory: if gpu.mig_enabled { 0 } else { gpu.usable_memory(reserve) },
                 granted_memory: on().map(|(_, share)| share.memory).sum(),
-                used_memory: known_sum(on().map(|(_, share)| share.used_memory)),
+                used_memory: known_sum(on().map(|(_, share)| share.used_memory))
+                    .map(|sum| sum.min(gpu.total_memory)),
                 granted_cores_ppm: on().map(|(_, share)| u64::from(share.cores_ppm)).sum(),
                 used_cores_ppm: known_sum(on().map(|(_, share)| share.used_cores_ppm.map(u64::from))),
                 unhealthy: None,
@@ -240,7 +242,7 @@ impl Status {
 fn known_sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     let parts: Vec<_> = parts.collect();
     let known: Vec<_> = parts.iter().copied().flatten().collect();
-    (parts.is_empty() || !known.is_empty()).then(|| known.into_iter().sum())
+    (parts.is_empty() || !known.is_empty()).then(|| known.into_iter().fold(0, u64::saturating_add))
 }
 
 impl LeaseStatus {

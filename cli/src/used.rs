@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use fgpu_spec::Nonce;
+use fgpu_allocator::{Lease, OWN};
+use fgpu_spec::{Gpu, GrantedGpu, Nonce};
 use fgpu_wire::ledger;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -14,13 +15,13 @@ use rustix::time::{ClockId, clock_gettime};
 /// What a container has in use of each GPU of its grant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Used {
-    gpus: Vec<Gpu>,
+    gpus: Vec<OfGpu>,
     /// When it was looked, CLOCK_MONOTONIC in ns: the clock of the ledger.
     at: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Gpu {
+struct OfGpu {
     /// Bytes.
     memory: u64,
     /// Nanoseconds of the GPU, ever.
@@ -30,15 +31,27 @@ struct Gpu {
 }
 
 impl Used {
-    /// What the processes of a grant have in use. `None` if there is no ledger: nothing is limited, or the container has
-    /// just ended.
-    pub(crate) fn read(folder: &Path, nonce: &Nonce, gpus: usize) -> Option<Self> {
-        let file = File::open(folder.join("ledger")).ok()?;
+    /// What the processes of a lease have in use. `None` if there is no ledger: nothing is limited, or the container has
+    /// just ended. `folder`: the grant's; `gpus`: the node's, as far as they are known.
+    ///
+    /// The container can write anything into its ledger. It is believed up to what can be: the memory of the GPU (of its share, if the
+    /// GPU is not known), and the time that has passed since boot.
+    pub(crate) fn read(folder: &Path, lease: &Lease, gpus: &[Gpu]) -> Option<Self> {
+        let memory = |share: &GrantedGpu| {
+            gpus.iter().find(|gpu| gpu.uuid == share.uuid).map_or(share.memory, |gpu| gpu.total_memory)
+        };
+        let most: Vec<u64> = lease.grant.gpus.iter().map(memory).collect();
+        Self::read_up_to(folder, &lease.grant.nonce, &most)
+    }
+
+    /// `most`: of each GPU of the grant the bytes that there can be.
+    fn read_up_to(folder: &Path, nonce: &Nonce, most: &[u64]) -> Option<Self> {
+        let file = open(folder)?;
         let bytes = read(&file).ok()?;
         let at = nanoseconds(ClockId::Monotonic);
         let usage = ledger::usage(&bytes).filter(|usage| usage.nonce() == nonce.0)?;
-        let time = |gpu| Gpu { memory: 0, time: usage.compute(gpu), busy: usage.busy(gpu, at) };
-        let mut used: Vec<Gpu> = (0..gpus).map(time).collect();
+        let time = |gpu| OfGpu { memory: 0, time: usage.compute(gpu).min(at), busy: usage.busy(gpu, at) };
+        let mut used: Vec<OfGpu> = (0..most.len()).map(time).collect();
         for process in usage.processes().filter(|process| process.used.iter().any(|used| *used > 0)) {
             // Of a process that was killed the amount stays until the next one comes; its lock does not.
             if is_locked(&file, process.slot) {
@@ -46,6 +59,9 @@ impl Used {
                     sum.memory = sum.memory.saturating_add(one);
                 }
             }
+        }
+        for (used, most) in used.iter_mut().zip(most) {
+            used.memory = used.memory.min(*most);
         }
         Some(Self { gpus: used, at })
     }
@@ -62,11 +78,11 @@ impl Used {
 
     #[cfg(test)]
     pub(crate) fn for_test(used: impl IntoIterator<Item = (u64, u32)>) -> Self {
-        let gpu = |(memory, busy)| Gpu { memory, time: u64::from(busy) * 1000, busy };
+        let gpu = |(memory, busy)| OfGpu { memory, time: u64::from(busy) * 1000, busy };
         Self { gpus: used.into_iter().map(gpu).collect(), at: 0 }
     }
 
-    fn gpu(&self, number: usize) -> Gpu {
+    fn gpu(&self, number: usize) -> OfGpu {
         self.gpus.get(number).copied().unwrap_or_default()
     }
 
@@ -84,6 +100,17 @@ impl Used {
     pub(crate) fn busy(&self, gpu: usize) -> u32 {
         self.gpu(gpu).busy
     }
+}
+
+/// The ledger in a grant's folder. The container's root may have put a lease (`F_SETLEASE`) on it: that makes nobody wait.
+fn open(folder: &Path) -> Option<File> {
+    // The second one is where a container of version 0.1 has it.
+    let paths = [folder.join(OWN).join("ledger"), folder.join("ledger")];
+    let open = |path| File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
+    paths
+        .iter()
+        .find_map(|path| open(path).ok())
+        .filter(|file| file.metadata().is_ok_and(|stat| stat.is_file()))
 }
 
 /// A clock that is not set by anybody, in ns.
@@ -147,7 +174,7 @@ mod tests {
     #[test]
     fn only_the_living_count() {
         let folder = ledger(5 << 30);
-        let used = || Used::read(folder.path(), &NONCE, 2).unwrap();
+        let used = || Used::read_up_to(folder.path(), &NONCE, &[40 << 30; 2]).unwrap();
         let memory = || [0, 1, 7].map(|gpu| used().memory(gpu));
         assert_eq!(memory(), [0, 0, 0], "nobody holds a slot");
         // Another process: one's own locks are not in one's way. It holds byte 2 until its input ends.
@@ -162,6 +189,8 @@ mod tests {
             .unwrap();
         io::Read::read_exact(&mut holder.stdout.take().unwrap(), &mut [0]).unwrap();
         assert_eq!(memory(), [0, 5 << 30, 0]);
+        let most = |bytes: u64| Used::read_up_to(folder.path(), &NONCE, &[bytes; 2]).unwrap().memory(1);
+        assert_eq!([most(7 << 30), most(3 << 30)], [5 << 30, 3 << 30], "a GPU has no more than that");
         drop(holder.stdin.take());
         holder.wait().unwrap();
         assert_eq!(memory(), [0, 0, 0]);
@@ -175,7 +204,7 @@ mod tests {
             file.write_all_at(&nanoseconds.to_ne_bytes(), (ledger::COMPUTE_AT + ledger::COMPUTE) as u64)
                 .unwrap();
         };
-        let used = || Used::read(folder.path(), &NONCE, 2).unwrap();
+        let used = || Used::read_up_to(folder.path(), &NONCE, &[40 << 30; 2]).unwrap();
         charge(1_000_000);
         let first = used();
         assert_eq!((first.time(1), first.busy(1), first.time(0)), (1_000_000, 0, 0), "no window has begun");
@@ -190,10 +219,10 @@ mod tests {
     #[test]
     fn what_is_no_ledger_of_this_grant_says_nothing() {
         let folder = ledger(1);
-        assert_eq!(Used::read(folder.path(), &Nonce([8; 16]), 1), None);
-        assert_eq!(Used::read(&folder.path().join("nowhere"), &NONCE, 1), None);
+        assert_eq!(Used::read_up_to(folder.path(), &Nonce([8; 16]), &[1]), None);
+        assert_eq!(Used::read_up_to(&folder.path().join("nowhere"), &NONCE, &[1]), None);
         let mut file = File::create(folder.path().join("ledger")).unwrap();
         file.write_all(b"short").unwrap();
-        assert_eq!(Used::read(folder.path(), &NONCE, 1), None);
+        assert_eq!(Used::read_up_to(folder.path(), &NONCE, &[1]), None);
     }
 }

@@ -3,22 +3,25 @@
 
 use std::time::{Duration, Instant};
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fgpu_allocator::{Claim, Lease, Store};
 use fgpu_spec::{
     Code, Compute, Document, Error, Inventory, Isolation, Nonce, Plan, Request, Tier, Vocabulary,
 };
 
+use fgpu_wire::ledger;
+
 use crate::config::Config;
 use crate::driver_step::{self, SetUp};
 use crate::layers::Layers;
 use crate::layout::Layout;
-use crate::plan::How;
-use crate::sealed::{self, Sealed};
+use crate::own::Own;
+use crate::plan::{Files, How, Quota};
+use crate::sealed;
 use crate::wait::{self, Ask};
 use crate::watch::Patience;
-use crate::{container_files, give_back, plan, programs};
+use crate::{board, container_files, give_back, plan, programs};
 
 /// What the container asks for, if anything. A pause container asks for nothing, whatever its pod asks for.
 ///
@@ -159,67 +162,36 @@ fn is_short(error: &Error) -> bool {
 }
 
 impl Granted {
-    /// A lease that another process of ours has made.
-    ///
-    /// # Errors
-    /// Those of the inventory.
-    pub(crate) fn of(config: &Config, lease: Lease) -> Result<Self, Error> {
-        let inventory =
-            fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
-        Ok(Self { inventory, lease, insists: false })
-    }
-
     /// Makes the grant's files and the plan for a container.
     ///
     /// # Errors
     /// A file cannot be made, or the node lacks what the container needs. What is half made goes with the lease.
     pub(crate) fn plan(&self, config: &Config, store: &Store, image: &Image<'_>) -> Result<Plan, Error> {
         let grant = &self.lease.grant;
-        let files = store.container_dir(&grant.nonce);
-        let sealed = self.sealed(config)?;
-        match &sealed {
-            Some(sealed) => {
-                container_files::create(&files, grant, &self.inventory, &sealed.seal, config.reserve_memory)?;
-                container_files::create_turns(&config.state_dir)?;
-            }
-            // No limits, but a trace of the grant that a lost allocator file leaves.
-            None if grant.tier == Tier::Mig => container_files::folder(&files)?,
-            None => {}
-        }
-        self.plan_with(config, store, image, sealed.as_ref())
-    }
-
-    /// The plan for a container whose grant's files are there.
-    ///
-    /// # Errors
-    /// As [`Granted::plan`].
-    pub(crate) fn plan_again(
-        &self,
-        config: &Config,
-        store: &Store,
-        image: &Image<'_>,
-    ) -> Result<Plan, Error> {
-        self.plan_with(config, store, image, self.sealed(config)?.as_ref())
-    }
-
-    fn plan_with(
-        &self,
-        config: &Config,
-        store: &Store,
-        image: &Image<'_>,
-        sealed: Option<&Sealed>,
-    ) -> Result<Plan, Error> {
-        let grant = &self.lease.grant;
         let layout = Layout::read(image.layers, &image.env, &image.cwd)?;
-        let how = How { insists: self.insists, shielded: image.may_remount };
-        let files = store.container_dir(&grant.nonce);
-        plan::plan(config, &self.inventory, grant, &layout, &files, sealed, how)
+        let folder = store.container_dir(&grant.nonce);
+        // Also where nothing is limited: a trace of the grant that a lost allocator file leaves.
+        container_files::folder(&folder)?;
+        let header = grant.tier.is_interposed().then(|| ledger::encode(&grant.nonce.0));
+        let own =
+            Own::mount(&folder, header.as_ref().map(|header| &header[..]), self.inventory.files.len() + 2)?;
+        let quota = header.map(|_| self.quota(config, &folder, &own)).transpose()?;
+        let how = How { insists: self.insists, may_remount: image.may_remount };
+        plan::plan(config, &self.inventory, grant, &layout, Files { folder, own, quota }, how)
     }
 
-    /// The quota libraries, if the tier has them.
-    fn sealed(&self, config: &Config) -> Result<Option<Sealed>, Error> {
-        let has = self.lease.grant.tier.is_interposed();
-        has.then(|| sealed::libraries(&config.library_dir, &config.state_dir)).transpose()
+    /// What the quota libraries need, made in the grant's folder.
+    fn quota(&self, config: &Config, folder: &Path, own: &Own) -> Result<Quota, Error> {
+        let grant = &self.lease.grant;
+        let sealed = sealed::libraries(&config.library_dir, &config.state_dir)?;
+        container_files::create(folder, grant, &self.inventory, &sealed.seal, config.reserve_memory)?;
+        let uuids = grant.gpus.iter().map(|gpu| &gpu.uuid);
+        let known = uuids.filter_map(|uuid| self.inventory.gpus.iter().find(|gpu| gpu.uuid == *uuid));
+        let minors: Vec<u32> = known.map(|gpu| gpu.minor).collect();
+        let places = board::take(&config.state_dir, &grant.nonce, &minors)?;
+        let boards: Vec<PathBuf> = places.iter().map(|place| place.board.clone()).collect();
+        let turns = (!boards.is_empty()).then(|| own.show_boards(&boards)).transpose()?;
+        Ok(Quota { sealed, turns, places })
     }
 
     /// Gives the lease back because of `error`, which is returned with what went wrong with that, too.

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code, clippy::print_stderr)]
 
+mod board;
 mod bundle;
 mod child;
 pub mod config;
@@ -22,6 +23,7 @@ mod layout;
 mod lifecycle;
 pub mod live;
 mod openat2;
+mod own;
 mod places;
 mod plan;
 mod prepare;

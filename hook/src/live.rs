@@ -55,7 +55,6 @@ use stop::Deadline;
 use target::Target;
 
 mod attach;
-mod attached;
 mod entry;
 mod file_system;
 mod limit;
@@ -64,7 +63,6 @@ mod parameters;
 mod precreate;
 mod report;
 mod resolve;
-mod shield;
 mod source;
 mod state;
 mod stop;
@@ -72,7 +70,6 @@ mod sys;
 mod target;
 mod ungranted;
 
-pub use attached::attach;
 pub use limit::limit;
 pub use precreate::precreate;
 
@@ -152,7 +149,7 @@ fn inject(
     held.check()?;
     let nonce = &granted.lease.grant.nonce;
     let parameters = parameters::make(&config.driver_root, &store.container_dir(nonce))?;
-    let sources = source::open_all(config, &plan, parameters)?;
+    let sources = source::open_all(&plan, parameters)?;
     target.check()?;
     let ungranted = ungranted::of_spec(&document.to_string(), &plan);
     let beyond = document.ungranted_rule(&plan)?;

@@ -7,8 +7,10 @@ use fgpu_spec::{Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Hook, Inve
 use fgpu_wire::{FOLDER_PATH, LEDGER_PATH, TURNS_PATH};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
+use crate::board::Place;
 use crate::config::Config;
 use crate::layout::Layout;
+use crate::own::{self, Own};
 use crate::sealed::Sealed;
 use crate::{container_files, programs};
 
@@ -20,15 +22,34 @@ const POSTSTOP_TIMEOUT: u32 = 30;
 /// Seconds until the runtime gives up on the hook that sets the driver's limit: NVML is initialised for it.
 const LIMIT_TIMEOUT: u32 = 60;
 
-/// Makes the plan for one container. `files` is the grant's folder on the host; `sealed`: the quota libraries, if the tier has
-/// them.
+/// What is on the host for one container.
+#[derive(Debug)]
+pub(crate) struct Files {
+    /// The grant's folder.
+    pub(crate) folder: PathBuf,
+    /// The lease's own mounts.
+    pub(crate) own: Own,
+    /// The quota libraries and what they share with the host, if the tier has them.
+    pub(crate) quota: Option<Quota>,
+}
+
+/// What the quota libraries of a container need.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    pub(crate) sealed: Sealed,
+    /// The folder that shows the boards, if the grant has a place on any.
+    pub(crate) turns: Option<PathBuf>,
+    /// The grant's places.
+    pub(crate) places: Vec<Place>,
+}
+
+/// Makes the plan for one container.
 pub(crate) fn plan(
     config: &Config,
     inventory: &Inventory,
     grant: &Grant,
     layout: &Layout,
-    files: &Path,
-    sealed: Option<&Sealed>,
+    mut files: Files,
     how: How,
 ) -> Result<Plan, Error> {
     let mut gpus: Vec<_> = grant
@@ -41,15 +62,22 @@ pub(crate) fn plan(
     let slices = capabilities(inventory, grant);
     let nodes = fgpu_driver::nodes(&config.driver_root, &gpus, &slices)?;
     let mut mounts = Mounts(Vec::new());
-    if sealed.is_some() {
-        // First: the places of others are in it.
-        mounts.add(container_files::view(files), FOLDER_PATH, false);
-    }
+    let sealed = files.quota.as_ref().map(|quota| &quota.sealed);
     mounts.driver(inventory, layout, sealed)?;
     if let Some(sealed) = sealed {
         mounts.quota(inventory, layout, sealed);
-        mounts.data(files.join("ledger"), LEDGER_PATH);
-        mounts.data(container_files::turns(&config.state_dir), TURNS_PATH);
+    }
+    mounts.show(&mut files.own, how.may_remount)?;
+    if let Some(quota) = &files.quota {
+        // The first: the places of others are in it.
+        mounts.0.insert(0, folder(container_files::view(&files.folder)));
+        mounts.data(files.own.ledger(), LEDGER_PATH.into(), true);
+        if let Some(turns) = &quota.turns {
+            mounts.data(turns.clone(), TURNS_PATH.into(), false);
+        }
+        for place in &quota.places {
+            mounts.data(place.board.join(&place.name), format!("{TURNS_PATH}/{}", place.name), true);
+        }
     }
     for path in &config.driver_extra {
         let host = below(&config.driver_root, path);
@@ -63,19 +91,14 @@ pub(crate) fn plan(
         timeout,
     };
     let nonce = grant.nonce.to_string();
-    let mut words = vec![if how.shielded { "attach" } else { "limit" }, &nonce];
+    let mut words = vec!["limit", &nonce];
     words.extend(how.insists.then_some("--insist"));
-    let has_hook = how.shielded || grant.tier == Tier::Driver;
-    // Our own folder is the container's alone.
-    let is_hosts = |mount: &Mount| how.shielded && !mount.writable && mount.destination != FOLDER_PATH;
-    let (shielded, mounts) = mounts.0.into_iter().partition(is_hosts);
     Ok(Plan {
         annotations: vec![(fgpu_spec::GRANT_ANNOTATION.into(), nonce.clone())],
         nodes,
         majors: fgpu_driver::majors(&config.driver_root),
-        mounts,
-        shielded,
-        create_runtime: has_hook.then(|| hook(&words, LIMIT_TIMEOUT)),
+        mounts: mounts.0,
+        create_runtime: (grant.tier == Tier::Driver).then(|| hook(&words, LIMIT_TIMEOUT)),
         poststop: Some(hook(&["poststop", &nonce], POSTSTOP_TIMEOUT)),
     })
 }
@@ -85,15 +108,21 @@ pub(crate) fn plan(
 pub(crate) struct How {
     /// Without the driver's limit there is no container.
     pub(crate) insists: bool,
-    /// The container may change mounts: the node's files come as ones that nobody can make writable.
-    pub(crate) shielded: bool,
+    /// The container may change mounts: without overlays there is no container.
+    pub(crate) may_remount: bool,
 }
 
-/// Whether nothing on the mount that `file` lies on is a program, set-user-ID or a device: as the package mounts /run/fgpu.
-fn is_on_data_mount(file: &Path) -> bool {
-    let all = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::NOEXEC;
+/// Whether nothing on the mount that `file` lies on is a program, set-user-ID or a device, or writable unless it is to be.
+fn is_on_data_mount(file: &Path, writable: bool) -> bool {
+    let mut all = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::NOEXEC;
+    all.set(StatVfsMountFlags::RDONLY, !writable);
     // What cannot be told is taken for a mount without them.
     statvfs(file).is_ok_and(|stat| stat.f_flag.contains(all))
+}
+
+/// The mount of a container's `/run/fgpu`.
+fn folder(source: PathBuf) -> Mount {
+    Mount { source, destination: FOLDER_PATH.into(), writable: false, inherits: false }
 }
 
 /// The MIG devices of a grant.
@@ -120,10 +149,21 @@ impl Mounts {
         }
     }
 
-    /// Adds one of data that the container writes.
-    fn data(&mut self, source: PathBuf, destination: &str) {
-        let inherits = is_on_data_mount(&source);
-        self.0.push(Mount { source, destination: destination.into(), writable: true, inherits });
+    /// Adds one of data.
+    fn data(&mut self, source: PathBuf, destination: String, writable: bool) {
+        let inherits = is_on_data_mount(&source, writable);
+        self.0.push(Mount { source, destination, writable, inherits });
+    }
+
+    /// Has all files come from the lease's own overlays.
+    fn show(&mut self, own: &mut Own, must: bool) -> Result<(), Error> {
+        for mount in &mut self.0 {
+            if let Some(shown) = own::show(own, &mount.source, must)? {
+                mount.source = shown;
+                mount.inherits = true;
+            }
+        }
+        Ok(())
     }
 
     /// The driver's own files. With limits, the two libraries that have a twin go to their private place.
@@ -206,7 +246,7 @@ mod tests {
 
     #[test]
     fn where_programs_are_started_from_is_no_mount_of_data() {
-        assert!(!is_on_data_mount(&std::env::current_exe().unwrap()));
-        assert!(!is_on_data_mount(Path::new("/nowhere/at/all")));
+        assert!(!is_on_data_mount(&std::env::current_exe().unwrap(), true));
+        assert!(!is_on_data_mount(Path::new("/nowhere/at/all"), true));
     }
 }

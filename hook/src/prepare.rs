@@ -125,7 +125,7 @@ fn edit_for<Guard>(
         write(document)?;
         // In a user namespace what we make would belong to nobody there.
         if let Some(root) = root.filter(|_| !document.has_user_namespace()) {
-            places::make(&root, plan.mounts.iter().chain(&plan.shielded));
+            places::make(&root, &plan.mounts);
         }
         Ok(())
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use fgpu_allocator::{Lease, Store};
@@ -125,7 +126,12 @@ impl Limits {
     fn open(folder: &Path, lease: &Lease) -> Result<Self, Error> {
         let path = folder.join("limits");
         let failed = |error: std::io::Error| Error::io("open", &path, &error);
-        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(nix::libc::O_NONBLOCK)
+            .open(&path)
+            .map_err(failed)?;
         if file.metadata().map_err(failed)?.len() != limits::SIZE as u64 {
             return Err(Error::new(Code::Internal, format!("{} has another size", path.display())));
         }

@@ -32,8 +32,8 @@ pub struct Mount {
     pub destination: String,
     /// Whether the container may write to it.
     pub writable: bool,
-    /// Whether the mount that the source lies on is `nosuid`, `nodev` and `noexec` itself: a bind mount of it is too
-    /// (mount(2), `MS_BIND`), and what is data and writable need not be mounted a second time to become so.
+    /// Whether the mount that the source lies on has the flags that this one is to have: a bind mount takes them over (mount(2),
+    /// `MS_BIND`), so it need not be mounted a second time to get them.
     pub inherits: bool,
 }
 
@@ -61,9 +61,6 @@ pub struct Plan {
     pub majors: Majors,
     /// Bind mounts, in order, after the container's own.
     pub mounts: Vec<Mount>,
-    /// Files that are attached after those by our own hook, so that nobody in the container can make them writable; an OCI spec
-    /// cannot say how. [`Document::apply`](crate::Document::apply) leaves them out.
-    pub shielded: Vec<Mount>,
     /// What there is to do when the container has its cgroup, and before anything of it runs.
     pub create_runtime: Option<Hook>,
     /// The release hook, for when the front end could not.

@@ -216,7 +216,7 @@ impl Store {
     pub fn adopt_orphans(&self, inventory: &Inventory) -> Result<Vec<Lease>, Error> {
         let mut adopted = Vec::new();
         for orphan in self.orphans(inventory)? {
-            let lock = self.files.lock()?;
+            let lock = self.files.lock(&self.host)?;
             let image = self.read_locked(&lock)?;
             // Somebody else may have been as quick, or it is gone.
             let is_held = self.parse_all(&image)?.iter().any(|lease| holds(lease, &orphan));

@@ -226,7 +226,7 @@ impl Store {
     /// As [`Error`] says; then it ends with the process.
     pub fn leave(&self, ticket: &mut Ticket) -> Result<(), Error> {
         let Some(nonce) = ticket.place.as_ref().map(|place| place.nonce) else { return Ok(()) };
-        let lock = self.files.lock()?;
+        let lock = self.files.lock(&self.host)?;
         let image = self.read_locked(&lock)?;
         let place = image.place_of(&nonce);
         if place.is_some() {
@@ -243,7 +243,7 @@ impl Store {
     /// # Errors
     /// As [`Error`] says.
     pub fn cancel(&self, waiter: &Nonce) -> Result<bool, Error> {
-        let lock = self.files.lock()?;
+        let lock = self.files.lock(&self.host)?;
         let image = self.read_locked(&lock)?;
         let Some(place) = image.place_of(waiter) else { return Ok(false) };
         let ticket = waiter.to_string();
@@ -422,7 +422,7 @@ impl Store {
         if dead.is_empty() && pipes.iter().all(|pipe| tickets.contains(pipe.as_bytes())) {
             return Ok(());
         }
-        let lock = self.files.lock()?;
+        let lock = self.files.lock(&self.host)?;
         let image = self.read_locked(&lock)?;
         let is_dead = |line| WaiterHead::scan(line).is_ok_and(|head| dead.contains(head.ticket));
         let freed = image.waiters().any(is_dead);

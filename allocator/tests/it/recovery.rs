@@ -1,15 +1,13 @@
 //! Damage to the allocator file, and full disks.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use fgpu_allocator::{Error, Process, Store};
+use fgpu_allocator::{Error, OWN, Process, Store};
 use fgpu_spec::{Code, Nonce};
-use fgpu_wire::ledger;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::fs::{CWD, Mode, mkfifoat};
 
 use crate::node::{Node, claim, folder, forked, key, reserve, status};
 
@@ -216,51 +214,48 @@ fn on_a_full_disk_a_reserve_fails_cleanly_and_a_release_works() {
     });
 }
 
-/// What a container that may write its ledger, and the turns of all, can do to fill the file system.
+/// A lease's own mounts end with it, wherever they are seen.
 #[test]
-fn a_container_that_fills_the_disk_stops_nobody() {
-    let beyond = |file: &File| {
-        let zeros = [0; 1 << 16];
-        let mut at = ledger::SIZE as u64 + 4096;
-        while file.write_at(&zeros, at).is_ok() {
-            at += zeros.len() as u64;
-        }
-    };
-    let unseen = |file: &File| {
-        let mut at = ledger::SIZE as u64;
-        for step in [1 << 16, 4096] {
-            while fallocate(file, FallocateFlags::KEEP_SIZE, at, step).is_ok() {
-                at += step;
-            }
-        }
-    };
-    for name in ["ledger", "shared/turns"] {
-        for fill in [&beyond as &dyn Fn(&File), &unseen] {
-            on_a_tmpfs("4m", |dir| {
-                let store = Store::open(dir).unwrap();
-                let maker = Process::current().unwrap();
-                let greedy = reserve(&store, 1, 100, &claim("greedy", maker)).unwrap();
-                let folder = store.container_dir(&greedy.grant.nonce);
-                fs::create_dir_all(&folder).unwrap();
-                fs::create_dir(dir.join("shared")).unwrap();
-                let path = if name == "ledger" { folder.join(name) } else { dir.join(name) };
-                let file = File::create_new(&path).unwrap();
-                file.set_len(4096).unwrap();
-                file.write_at(b"what it says", 0).unwrap();
-                fill(&file);
-                assert_eq!(statvfs(dir).unwrap().f_bavail, 0, "{name}");
-                // Each takes a page more sooner or later.
-                for number in 0..40 {
-                    reserve(&store, 1, 100, &claim(&format!("{number:064}"), maker)).unwrap();
-                }
-                assert!(statvfs(dir).unwrap().f_bavail > 0, "{name}");
-                let length = file.metadata().unwrap().len();
-                assert!(length == 4096 || length <= ledger::SIZE as u64, "{name}: {length}");
-                assert!(fs::read(&path).unwrap().starts_with(b"what it says"));
-                assert_eq!(store.leases().unwrap().len(), 41);
-            });
-        }
-    }
+fn a_lease_takes_its_mounts_along() {
+    on_a_tmpfs("4m", |dir| {
+        let store = Store::open(dir).unwrap();
+        let lease = reserve(&store, 1, 100, &claim("a", Process::current().unwrap())).unwrap();
+        let own = store.container_dir(&lease.grant.nonce).join(OWN);
+        let before = mounts();
+        fs::create_dir_all(&own).unwrap();
+        mount(Some("own"), &own, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        fs::create_dir(own.join("inner")).unwrap();
+        mount(Some("inner"), &own.join("inner"), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        let held = File::create(own.join("ledger")).unwrap();
+        assert_eq!(mounts(), before + 2);
+        // As a unit of systemd sees it: what it unmounts is unmounted for itself alone.
+        let elsewhere = || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+                .unwrap();
+            assert!(store.release(&lease.grant.nonce).unwrap().is_some());
+        };
+        std::thread::scope(|scope| scope.spawn(elsewhere).join().unwrap());
+        assert_eq!(mounts(), before);
+        assert!(!own.parent().unwrap().exists());
+        drop(held);
+    });
+}
+
+/// How many mounts this thread sees.
+fn mounts() -> usize {
+    fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines().count()
+}
+
+#[test]
+fn a_fifo_in_the_place_of_the_file_is_damage_and_holds_up_nobody() {
+    let node = Node::new();
+    mkfifoat(CWD, node.file(), Mode::from_raw_mode(0o644)).unwrap();
+    let error = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap_err();
+    assert_eq!(error.code, Code::StateCorrupt);
+    assert_eq!(fgpu_spec::Error::from(node.store.leases().unwrap_err()).code, Code::StateCorrupt);
+    node.store.rebuild(false).unwrap();
+    reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
 }
 
 #[test]

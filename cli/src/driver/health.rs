@@ -133,8 +133,8 @@ impl<'a> Leases<'a> {
 
     fn in_ledger(&self, inside: &Inside, gpu: &Gpu) -> u64 {
         let gpus = &inside.lease.grant.gpus;
-        let nonce = &inside.lease.grant.nonce;
-        let used = Used::read(&self.store.container_dir(nonce), nonce, gpus.len());
+        let folder = self.store.container_dir(&inside.lease.grant.nonce);
+        let used = Used::read(&folder, &inside.lease, std::slice::from_ref(gpu));
         let number = gpus.iter().position(|share| share.uuid == gpu.uuid);
         used.zip(number).map_or(0, |(used, number)| used.memory(number))
     }

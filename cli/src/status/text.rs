@@ -178,8 +178,9 @@ fn leases(status: &Status, order: Order, look: &Look) -> String {
     ]);
     let mut sorted: Vec<&LeaseStatus> = leases.iter().collect();
     if order == Order::Use {
-        let used =
-            |lease: &&LeaseStatus| lease.gpus.iter().filter_map(|share| share.used_memory).sum::<u64>();
+        let used = |lease: &&LeaseStatus| {
+            lease.gpus.iter().filter_map(|share| share.used_memory).fold(0, u64::saturating_add)
+        };
         sorted.sort_by_key(|lease| std::cmp::Reverse(used(lease)));
     }
     for lease in sorted {

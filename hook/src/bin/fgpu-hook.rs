@@ -4,7 +4,6 @@
 //! fgpu-hook createRuntime|prestart [--timeout SECONDS]   state on stdin; gives the container its share
 //! fgpu-hook poststop [NONCE]                             state on stdin; gives it back
 //! fgpu-hook limit NONCE [--insist]                       state on stdin; the driver's part of a grant, at createRuntime
-//! fgpu-hook attach NONCE [--insist]                      the same, and files that the spec cannot mount read-only for good
 //! fgpu-hook precreate [--timeout SECONDS]                spec on stdin, edited spec on stdout (Podman)
 //! ```
 //!
@@ -23,7 +22,7 @@ use fgpu_spec::Nonce;
 
 const USAGE: &str = "usage: fgpu-hook createRuntime|prestart|precreate [--timeout SECONDS]\n       \
                      fgpu-hook poststop [NONCE]\n       \
-                     fgpu-hook limit|attach NONCE [--insist]";
+                     fgpu-hook limit NONCE [--insist]";
 
 /// The time that the driver has for a memory limit; the hook's definition gives more.
 const LIMIT: Duration = Duration::from_secs(50);
@@ -45,13 +44,10 @@ fn main() -> ExitCode {
             Some(timeout) => live::create(input().lock(), timeout),
             None => return usage(),
         },
-        [verb @ ("limit" | "attach"), nonce, ref options @ ..] if matches!(options, [] | ["--insist"]) => {
-            let work = if verb == "limit" { live::limit } else { live::attach };
-            match nonce.parse() {
-                Ok(nonce) => work(input().lock(), &nonce, !options.is_empty(), LIMIT),
-                Err(()) => return usage(),
-            }
-        }
+        ["limit", nonce, ref options @ ..] if matches!(options, [] | ["--insist"]) => match nonce.parse() {
+            Ok(nonce) => live::limit(input().lock(), &nonce, !options.is_empty(), LIMIT),
+            Err(()) => return usage(),
+        },
         ["poststop"] => return poststop(None),
         ["poststop", nonce] => match nonce.parse::<Nonce>() {
             Ok(nonce) => return poststop(Some(nonce)),

@@ -7,15 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error, Mount, Node, Plan};
-use fgpu_wire::DATA_PATHS;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::mounts::{Place, place};
 use super::resolve::Placeholder;
-use super::shield::Shield;
 use super::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
-use crate::config::Config;
 
 /// The kernel module's parameters as the driver's libraries read them.
 pub(super) const PARAMETERS: &str = "/proc/driver/nvidia/params";
@@ -46,12 +43,6 @@ impl Source {
             flags |= OpenTreeFlags::AT_RECURSIVE;
         }
         let mount = open_tree(&file, c"", flags).map_err(|e| failed("make a mount of", e.into()))?;
-        Self::of_tree(mount, path, destination, attributes)
-    }
-
-    /// A detached mount, made of the host's file `path`.
-    fn of_tree(mount: OwnedFd, path: &Path, destination: &str, attributes: u64) -> Result<Self, Error> {
-        let failed = |doing: &str, error: std::io::Error| Error::io(doing, path, &error);
         let all = RDONLY | NOSUID | NODEV | NOEXEC;
         // A flag of the host's mount that is not ours stays (`noexec` on /run, say), but for two: device nodes must
         // open, and libraries be mapped.
@@ -68,7 +59,7 @@ impl Source {
         if !mount.writable {
             attributes |= RDONLY;
         }
-        if DATA_PATHS.contains(&mount.destination.as_str()) {
+        if fgpu_wire::is_data(&mount.destination) {
             attributes |= NOEXEC;
         }
         Self::open(&mount.source, &mount.destination, attributes, OFlags::empty())
@@ -116,41 +107,12 @@ impl Source {
 ///
 /// # Errors
 /// Something is not there, or is not what the plan says.
-pub(super) fn open_all(
-    config: &Config,
-    plan: &Plan,
-    parameters: Option<PathBuf>,
-) -> Result<Vec<Source>, Error> {
+pub(super) fn open_all(plan: &Plan, parameters: Option<PathBuf>) -> Result<Vec<Source>, Error> {
     let nodes = plan.nodes.iter().map(Source::of_node);
     let mounts = plan.mounts.iter().map(Source::of_mount);
     let parameters = parameters.map(|path| {
         let source = Source::open(&path, PARAMETERS, RDONLY | NOSUID | NODEV | NOEXEC, OFlags::NOFOLLOW)?;
         Ok(Source { on_proc: true, ..source })
     });
-    let plain: Result<Vec<_>, Error> = nodes.chain(mounts).chain(parameters).collect();
-    let mut sources = plain?;
-    sources.extend(shielded(config, &plan.shielded)?);
-    Ok(sources)
-}
-
-/// Opens files that stay read-only, see [`shield`](super::shield).
-///
-/// # Errors
-/// As [`open_all`].
-pub(super) fn shielded(config: &Config, mounts: &[Mount]) -> Result<Vec<Source>, Error> {
-    if mounts.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut shield = Shield::new(&config.library_dir)?;
-    let mut open = |mount: &Mount| match mount.source.is_file() {
-        true => Source::of_tree(
-            shield.clone(&mount.source)?,
-            &mount.source,
-            &mount.destination,
-            RDONLY | NOSUID | NODEV,
-        ),
-        // A socket or a folder of the driver's: nothing in it is a program that others start.
-        false => Source::of_mount(mount),
-    };
-    mounts.iter().map(&mut open).collect()
+    nodes.chain(mounts).chain(parameters).collect()
 }

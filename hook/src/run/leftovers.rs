@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use fgpu_allocator::{Store, cut_overgrown};
+use fgpu_allocator::Store;
 use fgpu_spec::{Error, Nonce};
 use rustix::fs::FlockOperation;
 
@@ -26,13 +26,11 @@ pub(super) fn hold(state_directory: &Path) -> Result<File, Error> {
     Ok(lock)
 }
 
-/// Removes what runs have left behind, unless one still uses it, and what containers wrote behind the ends of the files that
-/// they share with the node. What cannot be removed stays for the next time.
+/// Removes what runs have left behind, unless one still uses it. What cannot be removed stays for the next time.
 ///
 /// # Errors
 /// The leases cannot be read.
 pub fn clear(store: &Store, state_directory: &Path) -> Result<(), Error> {
-    cut_overgrown(state_directory);
     // Looked for before the leases are read: a cgroup is made after its lease.
     let cgroups: Vec<_> =
         HIERARCHIES.iter().flat_map(|hierarchy| ours(Path::new(hierarchy), DEPTH)).collect();

@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt}
 use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error, Mount, Node, Plan};
-use fgpu_wire::{FOLDER_PATH, LIMITS_PATH};
+use fgpu_wire::{FOLDER_PATH, LIMITS_PATH, TURNS_PATH};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{major, minor};
@@ -89,8 +89,12 @@ impl Place {
 /// that name of its own driver's file.
 fn place(mount: &Mount, lend: bool) -> Result<Option<Place>, Error> {
     let path = Path::new(&mount.destination);
+    if path.parent() == Some(Path::new(TURNS_PATH)) {
+        // In the folder that is mounted there by then.
+        return Ok(Some(Place::Found(path.into())));
+    }
     if mount.destination.starts_with(OURS) {
-        return make(path).map(|()| Some(Place::Found(path.into())));
+        return make(path, mount.source.is_dir()).map(|()| Some(Place::Found(path.into())));
     }
     let source = fs::canonicalize(&mount.source).map_err(|error| Error::io("find", &mount.source, &error))?;
     if let Ok(found) = fs::canonicalize(path) {
@@ -108,12 +112,19 @@ fn place(mount: &Mount, lend: bool) -> Result<Option<Place>, Error> {
     Ok(Some(Place::Lent(parent, name.into())))
 }
 
-/// Makes an empty file below [`OURS`], which stays for the next run. It is made with the leftovers' lock held.
-fn make(path: &Path) -> Result<(), Error> {
+/// Makes an empty file or folder below [`OURS`], which stays for the next run. It is made with the leftovers' lock held.
+fn make(path: &Path, is_folder: bool) -> Result<(), Error> {
     let parent = path.parent().unwrap_or(path);
     let mut builder = DirBuilder::new();
     let made = builder.recursive(true).mode(0o755).create(parent);
     made.map_err(|error| Error::io("create", parent, &error))?;
+    if is_folder {
+        if path.is_file() {
+            // A file of that name is a former version's.
+            let _ = fs::remove_file(path);
+        }
+        return builder.create(path).map_err(|error| Error::io("create", path, &error));
+    }
     match OpenOptions::new().write(true).create_new(true).mode(0o644).open(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             Err(Error::io("create", path, &error))
@@ -138,8 +149,9 @@ pub(super) fn remove_placeholders(ours: &Path) {
             let _ = fs::remove_file(&file);
         }
     }
-    for driver in drivers {
-        let _ = fs::remove_dir(driver);
+    for folder in drivers.into_iter().chain([ours.join("turns")]) {
+        // One that is not empty stays.
+        let _ = fs::remove_dir(folder);
     }
 }
 
@@ -225,10 +237,11 @@ mod tests {
     fn only_empty_files_of_ours_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        make(&at("driver-00/cuda")).unwrap();
-        make(&at("limits")).unwrap();
-        make(&at("turns")).unwrap();
-        make(&at("lock")).unwrap();
+        make(&at("driver-00/cuda"), false).unwrap();
+        make(&at("limits"), false).unwrap();
+        fs::write(at("turns"), "").unwrap();
+        make(&at("turns"), true).unwrap();
+        make(&at("lock"), false).unwrap();
         fs::write(at("ledger"), "somebody's").unwrap();
         remove_placeholders(folder.path());
         let mut left: Vec<_> =

@@ -135,10 +135,10 @@ impl Container {
         fstat(self.open(path)?)
     }
 
-    /// Whether the container finds this file of the host at `path`.
+    /// Whether the container finds this file of the host at `path`. An overlay has another device number, and the files' inode numbers.
     pub(crate) fn has(&self, path: &str, host: &Path) -> bool {
-        let (inside, host) = (self.stat(path), rustix::fs::stat(host).unwrap());
-        inside.is_ok_and(|inside| (inside.st_dev, inside.st_ino) == (host.st_dev, host.st_ino))
+        let of = |stat: rustix::fs::Stat| (stat.st_ino, stat.st_mode, stat.st_rdev, stat.st_size);
+        self.stat(path).is_ok_and(|inside| of(inside) == of(rustix::fs::stat(host).unwrap()))
     }
 
     pub(crate) fn mounts(&self) -> String {

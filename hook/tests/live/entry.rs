@@ -55,7 +55,7 @@ fn a_hostile_environment_changes_nothing() {
         let lease = node.leases().remove(0);
         let files = node.path("state/containers").join(lease.grant.nonce.to_string());
         let mode = |name: &str| files.join(name).metadata().unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode("limits"), mode("ledger")), (0o644, 0o666));
+        assert_eq!((mode("limits"), mode("own/ledger")), (0o644, 0o666));
         container.kill();
         assert!(container.hook(&node, &["poststop"]).status.success());
     }

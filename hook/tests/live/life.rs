@@ -39,7 +39,7 @@ pub(crate) fn assert_has_its_gpu(node: &Node, container: &Container, about: &str
         ("/run/fgpu".to_owned(), files.join("view")),
         ("/usr/bin/nvidia-smi".to_owned(), driver("usr/bin/nvidia-smi")),
         ("/run/fgpu/limits".to_owned(), files.join("limits")),
-        ("/run/fgpu/ledger".to_owned(), files.join("ledger")),
+        ("/run/fgpu/ledger".to_owned(), files.join("own/ledger")),
         ("/run/extra".to_owned(), driver("run/extra")),
         ("/dev/nvidiactl".to_owned(), driver("dev/nvidiactl")),
         (format!("/dev/nvidia{minor}"), driver(&format!("dev/nvidia{minor}"))),
@@ -114,7 +114,7 @@ fn users_of_the_node_reach_nothing_that_containers_write() {
     container.start(USUAL);
     assert!(container.hook(&node, &["createRuntime"]).status.success());
     let files = node.path("state/containers").join(node.leases()[0].grant.nonce.to_string());
-    for path in [files.join("ledger"), node.path("state/shared/turns")] {
+    for path in [files.join("own/ledger"), node.path("state/board/0/0-0")] {
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o666);
         let mut user = Command::new("sh");
         let user = user.args(["-c", ": >>\"$0\""]).arg(&path).uid(65534).gid(65534).output().unwrap();

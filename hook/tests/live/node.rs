@@ -192,13 +192,17 @@ impl Node {
         assert_eq!(self.leases(), [], "{about}");
         let folders = fs::read_dir(self.path("state/containers")).map_or(0, Iterator::count);
         assert_eq!(folders, 0, "{about}: a grant's folder is left");
+        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        assert!(!mounts.contains("/state/containers/"), "{about}: a lease's mounts are left: {mounts}");
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        for (name, _) in PROGRAMS {
-            let _ = umount2(&self.path(name), MntFlags::MNT_DETACH);
+        let programs = PROGRAMS.map(|(name, _)| self.path(name));
+        let boards = fs::read_dir(self.path("state/board")).into_iter().flatten().flatten();
+        for mount in programs.into_iter().chain(boards.map(|entry| entry.path())) {
+            let _ = umount2(&mount, MntFlags::MNT_DETACH);
         }
     }
 }

@@ -92,7 +92,7 @@ fn publish<T>(cell: &AtomicPtr<T>, at: NonNull<u8>, size: usize) -> &'static T {
     }
 }
 
-/// Every process of a container can write its ledger, and every container the node's turns.
+/// Every process of a container can write its ledger, and every container its places of the boards.
 #[cfg(test)]
 mod tests {
     use std::boxed::Box;
@@ -100,7 +100,7 @@ mod tests {
 
     use fgpu_wire::ledger::{self, CREDIT, Kernel, Ledger, Span};
     use fgpu_wire::limits::{self, Page};
-    use fgpu_wire::turns::{Board, PLACES, Place, Said, Stake, Turn};
+    use fgpu_wire::turns::{Board, PLACES, Said, Stake, Turn};
 
     struct Random(Cell<u64>);
 
@@ -148,8 +148,8 @@ mod tests {
     }
 
     impl Board for Random {
-        fn exchange(&self, _: usize, _: &Said, places: &mut [Place; PLACES]) {
-            for Place { said, .. } in places {
+        fn exchange(&self, _: u64, _: usize, _: &Said, places: &mut [Said; PLACES]) {
+            for said in places {
                 let [virtual_time, wants, busy, stake] = std::array::from_fn(|_| self.word());
                 *said = Said { virtual_time, wants, busy, stake };
             }
@@ -189,11 +189,11 @@ mod tests {
             account.tell(random.word(), random.word());
             assert!(account.busy(now) <= 1_000_000);
             account.owed(now, ppm);
-            let turn = Turn::new(random.word() as usize % 4096, account.own(), &random);
+            let turn = Turn::new(random.word() as usize % 64, account.own(), &random);
             for _ in 0..20 {
                 let number = random.word() as u32;
                 let stake = if number & 1 == 0 { Stake::Booked(ppm) } else { Stake::Unbooked(number) };
-                turn.ask(now, stake, random.word(), |_| random.word() & 1 == 0);
+                turn.ask(now, stake, random.word());
                 turn.advance(random.word(), stake);
                 turn.busy(now + 1000);
                 turn.done(now, random.word());

@@ -130,8 +130,6 @@ pub trait Host {
     fn sleep(&self, nanoseconds: u64);
     /// An address that no other thread of the process has.
     fn thread(&self) -> usize;
-    /// Whether the container that has a place of the turns file lives.
-    fn lives(&self, place: usize) -> bool;
 }
 
 /// What the limiter asks of the driver, in the current context. An event is a number that is not 0. What can break a capture
@@ -272,7 +270,7 @@ impl Lane {
         let (prepaid, window) = loop {
             self.settle(now, grant, host, events);
             let window = self.window(grant);
-            let nap = match self.step(now, grant, window, &mut wait, host) {
+            let nap = match self.step(now, grant, window, &mut wait) {
                 Answer::Go => match self.prepay(now, grant, &wait) {
                     Some(prepaid) if self.enter(window, wait.unpaid || self.is_stuck(now, &mut wait)) => {
                         break (prepaid, window);
@@ -300,7 +298,7 @@ impl Lane {
     }
 
     /// Whether a launch may go now.
-    fn step(&self, now: u64, grant: &Grant<'_>, window: u64, wait: &mut Wait, host: &impl Host) -> Answer {
+    fn step(&self, now: u64, grant: &Grant<'_>, window: u64, wait: &mut Wait) -> Answer {
         let (mode, ppm) = grant.share();
         if mode == COMPUTE_OFF {
             return Answer::Go;
@@ -323,7 +321,7 @@ impl Lane {
             return Answer::Wait((self.average() / 8).clamp(SHORT, AHEAD / 4));
         }
         let Some(turn) = grant.turn else { return Answer::Go };
-        match turn.ask(now, grant.stake(), self.average(), |place| host.lives(place)) {
+        match turn.ask(now, grant.stake(), self.average()) {
             Answer::Go => Answer::Go,
             Answer::Wait(nap) => {
                 wait.turn = true;

@@ -16,6 +16,7 @@ use x86_64 as arch;
 
 const AT_FDCWD: usize = -100isize as usize;
 const O_RDWR: usize = 2;
+const O_NONBLOCK: usize = 0o4000;
 const O_CLOEXEC: usize = 0o2000000;
 const SEEK_END: usize = 2;
 const PROT_READ: usize = 1;
@@ -77,14 +78,15 @@ struct Flock {
 }
 
 impl File {
-    /// Opens a file for reading, or also for writing; closed at exec.
+    /// Opens a file for reading, or also for writing; closed at exec. It never waits, not even for a lease (`F_SETLEASE`) that the
+    /// container's root holds on the file: that is an error (EWOULDBLOCK).
     pub fn open(path: &str, writable: bool) -> Result<Self, Errno> {
         let mut buffer = [0u8; 128];
         let Some(room) = buffer.get_mut(..path.len()).filter(|room| room.len() < 128) else {
             return Err(Errno(ENAMETOOLONG));
         };
         room.copy_from_slice(path.as_bytes());
-        let flags = O_CLOEXEC | if writable { O_RDWR } else { 0 };
+        let flags = O_CLOEXEC | O_NONBLOCK | if writable { O_RDWR } else { 0 };
         // SAFETY: the path is NUL-terminated: it is shorter than the zeroed buffer.
         unsafe { call(arch::OPENAT, [AT_FDCWD, buffer.as_ptr() as usize, flags, 0, 0, 0]) }.map(Self)
     }

@@ -1,110 +1,146 @@
-//! This container's place among those that use a GPU.
+//! This container's places on the boards of its GPUs ([`fgpu_wire::turns`]).
 //!
-//! As with the ledger ([`process`](crate::process)) a mapping keeps the lock by which the kernel knows that the
-//! container lives; here it is shared by all of its processes. The mapping is for that alone and never touched: every
-//! container can cut this file short, and who touches a page beyond a file's end is killed. It is read and written by system
-//! calls, each with a descriptor of its own: one that stays open might be closed, and its number used, by the application.
+//! Everything is read and written by system calls, each with a descriptor of its own: one that stays open might be closed, and its
+//! number used, by the application. No open blocks: another container may hold a lease (`F_SETLEASE`) on what it can read.
 //!
-//! Without a place a container keeps its own share and takes no turns: a node that was set up by an older version has no
-//! such file, and at most 64 containers have a place on one GPU.
+//! Without a place a container keeps its own share and takes no turns: 64 containers at most have a place on one GPU.
 
+use core::fmt::Write;
 use core::mem::size_of_val;
 use core::slice;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use fgpu_wire::TURNS_PATH;
-use fgpu_wire::turns::{self, Board, PLACES, Place, SAID_AT, Said};
+use fgpu_wire::turns::{self, Board, PLACES, Said};
 
-use crate::sys::{self, File, InChild};
+use crate::sys::File;
 
-/// How often the right to seek a place is asked for, and how long to wait in between (microseconds). Who has it is done
-/// in less than a millisecond, or dead.
-const TRIES: u32 = 100;
-const PAUSE: u32 = 100;
-/// How much of the file is mapped for the lock's sake.
-const MAPPED: usize = 4096;
+/// How long an index is believed, nanoseconds: who comes is seen by the others no later.
+const FRESH: u64 = 10_000_000;
+/// Of [`Seat::place`]: it was sought, and there is none.
+const NONE: u32 = u32::MAX;
 
-/// The node's file.
-pub struct Shared;
+/// A container's place on the board of one GPU. All zeros is one that has not been sought.
+#[repr(C)]
+pub struct Seat {
+    /// Plus 1; 0: not sought yet.
+    place: AtomicU32,
+    /// The minor number of the GPU's device node.
+    minor: AtomicU32,
+    /// The places that somebody has, a bit each.
+    taken: AtomicU64,
+    /// When the index was read, CLOCK_MONOTONIC.
+    looked: AtomicU64,
+}
 
-impl Board for Shared {
-    fn exchange(&self, place: usize, said: &Said, places: &mut [Place; PLACES]) {
-        if let Ok(file) = File::open(TURNS_PATH, true) {
-            say(&file, place, said);
-            read(&file, place / PLACES * PLACES, places);
+impl Seat {
+    /// The place. `None`: not sought yet; `Some(None)`: there is none.
+    #[inline]
+    pub fn place(&self) -> Option<Option<usize>> {
+        match self.place.load(Ordering::Acquire) {
+            0 => None,
+            NONE => Some(None),
+            place => Some(Some(place as usize - 1)),
+        }
+    }
+
+    /// Seeks the place of this grant on the GPU with this minor number. One thread at a time does it.
+    pub fn take(&self, minor: u32, nonce: &[u8; 16]) -> Option<usize> {
+        self.minor.store(minor, Ordering::Relaxed);
+        let mut index = [0; turns::INDEX];
+        let mut grants = read_index(minor, &mut index);
+        let place = grants.as_mut().and_then(|grants| grants.position(|grant| grant == nonce));
+        // A place that is not mounted for us is another container's view of it.
+        let place = place.filter(|&place| File::open(Name::place(minor, place).as_str(), true).is_ok());
+        self.place.store(place.map_or(NONE, |place| place as u32 + 1), Ordering::Release);
+        place
+    }
+
+    /// The places that somebody has.
+    fn taken(&self, now: u64) -> u64 {
+        if now.saturating_sub(self.looked.load(Ordering::Acquire)) >= FRESH {
+            let mut index = [0; turns::INDEX];
+            if let Some(grants) = read_index(self.minor.load(Ordering::Relaxed), &mut index) {
+                let bit = |(place, grant): (usize, &[u8; 16])| u64::from(*grant != [0; 16]) << place;
+                self.taken.store(grants.enumerate().map(bit).sum(), Ordering::Release);
+                self.looked.store(now, Ordering::Release);
+            }
+        }
+        self.taken.load(Ordering::Acquire)
+    }
+}
+
+impl Board for Seat {
+    fn exchange(&self, now: u64, place: usize, said: &Said, places: &mut [Said; PLACES]) {
+        self.say(place, said);
+        let (taken, minor) = (self.taken(now), self.minor.load(Ordering::Relaxed));
+        let others =
+            places.iter_mut().enumerate().filter(|(other, _)| taken >> other & 1 == 1 && *other != place);
+        for (other, theirs) in others {
+            if let Ok(file) = File::open(Name::place(minor, other).as_str(), false) {
+                read(&file, theirs);
+            }
         }
     }
 
     fn say(&self, place: usize, said: &Said) {
-        if let Ok(file) = File::open(TURNS_PATH, true) {
-            say(&file, place, said);
-        }
+        let name = Name::place(self.minor.load(Ordering::Relaxed), place);
+        let Ok(file) = File::open(name.as_str(), true) else { return };
+        // SAFETY: four words without padding, read only.
+        let bytes = unsafe { slice::from_raw_parts(core::ptr::from_ref(said).cast(), size_of_val(said)) };
+        // What cannot be written the others do not hear of.
+        let _ = file.write_at(bytes, 0);
     }
 }
 
-fn say(file: &File, place: usize, said: &Said) {
-    // SAFETY: three words without padding, read only.
-    let bytes = unsafe { slice::from_raw_parts(core::ptr::from_ref(said).cast(), size_of_val(said)) };
-    // On a full file system the others do not hear of it.
-    let _ = file.write_at(bytes, turns::place_at(place) + SAID_AT);
-}
-
-/// Reads places from number `first` on.
-fn read(file: &File, first: usize, places: &mut [Place]) {
-    let length = size_of_val(places);
-    // SAFETY: words and bytes without padding, for which every content is a value.
-    let bytes = unsafe { slice::from_raw_parts_mut(places.as_mut_ptr().cast::<u8>(), length) };
-    // Where the file ends early it stays zeros.
-    let _ = file.read_at(bytes, turns::place_at(first));
-}
-
-/// Joins the containers on the GPU with this minor number, for the rest of the process's life, and gives its container's place.
-pub fn join(minor: u32, nonce: &[u8; 16]) -> Option<usize> {
-    let file = File::open(TURNS_PATH, true).ok()?;
-    let mut header = [0; turns::HEADER];
-    if file.read_at(&mut header, 0).ok()? != header.len() || header != turns::encode() {
+fn read_index(minor: u32, index: &mut [u8; turns::INDEX]) -> Option<impl Iterator<Item = &[u8; 16]>> {
+    let file = File::open(Name::index(minor).as_str(), false).ok()?;
+    if file.read_at(index, 0).ok()? < turns::INDEX {
         return None;
     }
-    let at = file.map(MAPPED, false).ok()?;
-    let is_ours_alone = sys::at_fork(at, MAPPED, InChild::Absent).is_ok();
-    let place = if is_ours_alone { seek(&file, minor, nonce) } else { None };
-    if place.is_none() {
-        // SAFETY: nothing refers to it.
-        unsafe { sys::unmap(at, MAPPED) };
-    }
-    place
+    turns::grants(index)
 }
 
-fn seek(file: &File, minor: u32, nonce: &[u8; 16]) -> Option<usize> {
-    for _ in 0..TRIES {
-        if file.lock_byte(turns::SEEKING).ok()? {
-            let place = find(file, minor, nonce);
-            let _ = file.unlock_byte(turns::SEEKING);
-            return place;
-        }
-        sys::sleep(PAUSE);
-    }
-    None
+fn read(file: &File, said: &mut Said) {
+    // SAFETY: four words without padding, for which every content is a value.
+    let bytes =
+        unsafe { slice::from_raw_parts_mut(core::ptr::from_mut(said).cast::<u8>(), size_of_val(said)) };
+    // Where the file ends early it stays zeros.
+    let _ = file.read_at(bytes, 0);
 }
 
-/// The place that another process of the container took, or a free one.
-fn find(file: &File, minor: u32, nonce: &[u8; 16]) -> Option<usize> {
-    let mut numbers = turns::places(minor);
-    let mut places = [Place::default(); PLACES];
-    read(file, numbers.start, &mut places);
-    let taken = numbers.clone().zip(&places).find(|(_, place)| place.nonce == *nonce);
-    if let Some((number, _)) = taken
-        && file.lock_byte_shared(number).unwrap_or(false)
-    {
-        return Some(number);
-    }
-    let number = numbers.find(|&number| file.lock_byte(number).unwrap_or(false))?;
-    let wrote = file.write_at(nonce, turns::place_at(number)).ok()?;
-    say(file, number, &Said::default());
-    (wrote == nonce.len() && file.lock_byte_shared(number).ok()?).then_some(number)
+/// The path of a file of a board.
+struct Name {
+    bytes: [u8; 48],
+    length: usize,
 }
 
-/// Whether the container that has a place lives. What cannot be found out counts as life.
-pub fn lives(place: usize) -> bool {
-    let Ok(file) = File::open(TURNS_PATH, true) else { return true };
-    file.is_byte_locked(place).unwrap_or(true)
+impl Name {
+    fn index(minor: u32) -> Self {
+        Self::of(format_args!("{TURNS_PATH}/{minor}-index"))
+    }
+
+    fn place(minor: u32, place: usize) -> Self {
+        Self::of(format_args!("{TURNS_PATH}/{minor}-{place}"))
+    }
+
+    fn of(text: core::fmt::Arguments<'_>) -> Self {
+        let mut name = Self { bytes: [0; 48], length: 0 };
+        // The longest, of a minor number of ten digits, has 34 bytes.
+        let _ = name.write_fmt(text);
+        name
+    }
+
+    fn as_str(&self) -> &str {
+        self.bytes.get(..self.length).and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+}
+
+impl Write for Name {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let end = self.length + text.len();
+        self.bytes.get_mut(self.length..end).ok_or(core::fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
 }

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use fgpu_quota_core::limiter::{Elapsed, Events, Grant, Host, Lane, Lanes, Stream as Where};
 use fgpu_quota_core::process::Process;
-use fgpu_quota_core::{clock, sys, turns};
+use fgpu_quota_core::{clock, sys};
 use fgpu_wire::limits::COMPUTE_OFF;
 
 use crate::driver::{Context, NOT_READY, Object, Result, SUCCESS, Stream};
@@ -84,10 +84,6 @@ impl Host for System {
     #[inline]
     fn thread(&self) -> usize {
         sys::thread()
-    }
-
-    fn lives(&self, place: usize) -> bool {
-        turns::lives(place)
     }
 }
 

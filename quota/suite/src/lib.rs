@@ -25,6 +25,7 @@ use std::{env, process};
 use fgpu_wire::Seal;
 use fgpu_wire::ledger::{self, Usage};
 use fgpu_wire::limits::{self, COMPUTE_CAP, GpuLimit};
+use fgpu_wire::turns;
 
 pub use nvidia::{cudart, libc, nvidia_ml_py, nvidia_smi};
 pub use simulated::versions;
@@ -130,10 +131,8 @@ impl Container {
         held.set_len(4096).expect("has room");
         fs::set_permissions(container.path("fgpu/driver/held"), PermissionsExt::from_mode(0o666))
             .expect("ours");
+        fs::create_dir(container.path("fgpu/turns")).expect("ours");
         container.write_grant(&NONCE, gpus);
-        let turns = File::create(container.path("fgpu/turns")).expect("new");
-        turns.set_len(fgpu_wire::turns::SIZE as u64).expect("sparse");
-        container.put("fgpu/turns", &fgpu_wire::turns::encode());
 
         let [cuda, nvml] = libraries();
         fs::copy(cuda, container.path("lib/libcuda.so.1")).expect("built");
@@ -141,7 +140,7 @@ impl Container {
         container
     }
 
-    /// Another container on the same node: its own share, the same driver and turns. It must not outlive the first one.
+    /// Another container on the same node: its own share, the same driver and boards. It must not outlive the first one.
     pub fn neighbour(&self, nonce: [u8; 16], gpus: &[GpuLimit]) -> Self {
         let root = self.root.with_extension(format!("{:02x}", nonce[0]));
         fs::create_dir_all(root.join("bin")).expect("a temporary directory can be made");
@@ -166,13 +165,35 @@ impl Container {
         fs::rename(place(unsealed), place(Path::new(&seal.to_string()))).expect("ours");
     }
 
-    /// The grant's two files.
+    /// The places of a grant on the boards of its GPUs, the first that are free.
+    fn take_places(&self, nonce: &[u8; 16], gpus: &[GpuLimit]) {
+        for gpu in gpus {
+            let path = self.host().join(format!("fgpu/turns/{}-index", gpu.minor));
+            let mut index =
+                fs::read(&path).map_or(turns::new_index(), |bytes| bytes.try_into().expect("an index"));
+            let free = turns::grants(&index).expect("an index").position(|grant| *grant == [0; 16]);
+            let place = free.expect("a node has room for 64");
+            index[turns::grant_at(place)..][..16].copy_from_slice(nonce);
+            fs::write(&path, index).expect("ours");
+            let place = self.place(gpu.minor, place);
+            fs::write(&place, [0; turns::SIZE]).expect("ours");
+            fs::set_permissions(&place, PermissionsExt::from_mode(0o666)).expect("ours");
+        }
+    }
+
+    /// A place on the board of the GPU with this minor number.
+    pub fn place(&self, minor: u32, place: usize) -> PathBuf {
+        self.host().join(format!("fgpu/turns/{minor}-{place}"))
+    }
+
+    /// The grant's files.
     fn write_grant(&self, nonce: &[u8; 16], gpus: &[GpuLimit]) {
         fs::write(self.path("fgpu/limits"), limits::encode(nonce, gpus)).expect("ours");
         let ledger = File::create(self.path("fgpu/ledger")).expect("new");
         ledger.set_len(ledger::SIZE as u64).expect("sparse");
         self.put("fgpu/ledger", &ledger::encode(nonce));
         fs::set_permissions(self.path("fgpu/ledger"), PermissionsExt::from_mode(0o666)).expect("ours");
+        self.take_places(nonce, gpus);
     }
 
     /// The directory of the container that has the driver.

@@ -176,23 +176,22 @@ fn who_is_killed_in_his_turn_holds_up_nobody() {
     }
 }
 
-/// Whoever may write a file may also cut it short. Mapped, that would be a SIGBUS for every neighbour.
+/// A container can cut its own place short. It is read by its neighbours, who must neither end nor be held up.
 #[test]
-fn a_neighbour_that_cuts_the_turns_short_ends_nobody() {
+fn a_neighbour_that_cuts_its_place_short_ends_nobody() {
     let container = limited(COMPUTE_CAP, 500_000);
-    let turns = container.path("fgpu/turns");
-    let has_place =
-        || std::fs::read(&turns).expect("everybody may")[turns::place_at(0)..].iter().any(|&byte| byte != 0);
-    let file = std::fs::OpenOptions::new().write(true).open(&turns).expect("everybody may");
+    let neighbour = container.neighbour([0x33; 16], &[share(COMPUTE_CAP, 500_000)]);
+    let file = std::fs::OpenOptions::new().write(true).open(neighbour.place(0, 1)).expect("its own");
+    let own = container.place(0, 0);
     let mut child = start(&container, "stream", 300 * MS, MS);
-    while !has_place() {
+    while std::fs::read(&own).expect("ours").iter().all(|&byte| byte == 0) {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let mut cuts = 0;
     while child.try_wait().expect("ours").is_none() {
-        file.set_len(0).expect("everybody may");
+        file.set_len(0).expect("its own");
         std::thread::sleep(std::time::Duration::from_millis(1));
-        file.set_len(turns::SIZE as u64).expect("everybody may");
+        file.set_len(turns::SIZE as u64).expect("its own");
         cuts += 1;
     }
     assert!(cuts > 0, "it ended before");

@@ -4,9 +4,7 @@
 //! - [`limits`]: what the grant is. Written by the host, read-only in the container.
 //! - [`ledger`]: where a container's processes account for their device memory and GPU time. Shared, writable.
 //!
-//! And of the one that all containers share:
-//!
-//! - [`turns`]: who uses a GPU next.
+//! - [`turns`]: who uses a GPU next. Each container writes its own place and reads those of others.
 //!
 //! All are plain memory once mapped: every field is an atomic, so the algorithms need no `unsafe` and run
 //! in tests on a buffer. What they need of the operating system comes in through [`ledger::Kernel`].
@@ -29,10 +27,14 @@ pub const FOLDER_PATH: &str = "/run/fgpu";
 pub const LIMITS_PATH: &str = "/run/fgpu/limits";
 /// Where a container finds its ledger (read-write).
 pub const LEDGER_PATH: &str = "/run/fgpu/ledger";
-/// Where a container finds the node's turns (read-write).
+/// Where a container finds the folder with the places of its GPUs (read-only but for its own places).
 pub const TURNS_PATH: &str = "/run/fgpu/turns";
-/// Mounts that hold no code.
-pub const DATA_PATHS: [&str; 4] = [FOLDER_PATH, LIMITS_PATH, LEDGER_PATH, TURNS_PATH];
+
+/// Whether what is mounted at this path holds no code.
+pub fn is_data(path: &str) -> bool {
+    let is_place = || path.strip_prefix(TURNS_PATH).is_some_and(|rest| rest.starts_with('/'));
+    [FOLDER_PATH, LIMITS_PATH, LEDGER_PATH, TURNS_PATH].contains(&path) || is_place()
+}
 
 /// The most GPUs that one grant can name: the upper end of `fgpu/count`.
 pub const MAX_GPUS: usize = 64;

@@ -1,26 +1,24 @@
-//! The turns file: in which order the containers of a node use their GPUs.
+//! The turns: in which order the containers of a node use a GPU.
 //!
-//! One file for the node, writable for every container that has a limit. What is in it is *advice*: who reads it waits
-//! because of it for a bounded time only, and never while he has had less than his share (the quota libraries' limiter),
-//! so whoever writes rubbish into it can disturb the order, and can neither hang anybody nor take his share. Each container
-//! keeps what it says of itself in its own ledger ([`Own`]) and only copies it here. And nobody touches a mapping of this
-//! file: whoever can write it can also cut it short, which would be a SIGBUS for all the others.
+//! Each GPU has a board: files of 4 KiB on a small file system of its own, named after the minor number of the GPU's device node.
 //!
 //! ```text
-//!     0  header, 4 KiB
-//!          0  magic    8  "fgputurn"
-//!          8  version  4  1
-//!  4096  per GPU, by the minor number of its device node: 64 × 64 places of 64 bytes
-//!          0  nonce    16  the grant's whose container has the place
-//!         16  virtual   8  nanoseconds of GPU time used, divided by the share; comparable among those that are at it
-//!         24  wants     8  CLOCK_MONOTONIC nanoseconds until which the container would use the GPU
-//!         32  busy      8  likewise, until which it has work on the GPU or is about to
-//!         40  stake     8  what it divides its time by ([`Stake`]); 0: written by an older version
-//!         48  reserved
+//! <minor>-index     0  magic    8  "fgputurn"
+//!                   8  version  4  2
+//!                  16  64 × 16     the grant that has each place; zeros: nobody
+//! <minor>-<place>   0  virtual  8  nanoseconds of GPU time used, divided by the share; comparable among those that are at it
+//!                   8  wants    8  CLOCK_MONOTONIC nanoseconds until which the container would use the GPU
+//!                  16  busy     8  CLOCK_MONOTONIC nanoseconds until which it has work on the GPU or is about to
+//!                  24  stake    8  what it divides its time by ([`Stake`])
 //! ```
 //!
-//! A container's processes hold a *shared* record lock on the byte of the file that has the place's number, so the kernel
-//! says whether a place's container lives. A place is taken under an exclusive lock on that byte.
+//! The host writes the index. A container writes its own place, and nobody else can. It reads the others through an overlay that is its
+//! own, so it can neither cut, lock, lease nor change the mode of a file that another container uses. What a place says is *advice*:
+//! a reader waits because of it for a bounded time only, and never while it has had less than its share (the quota libraries'
+//! limiter). A container that lies about itself can disturb the order; it can neither stop anybody nor take its share. Each container
+//! keeps what it says in its own ledger ([`Own`]) and only copies it here.
+//!
+//! A statement about the present ends by itself ([`BELIEVED`]), so a container that was killed holds nobody up for long.
 //!
 //! The order is start-time fair queueing: who has used least, in proportion to his share, is next; he starts when the one
 //! before has no work on the GPU any more, and goes on until he is [`SLACK`] ahead of the next one. Who comes back from
@@ -42,28 +40,23 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::ledger::at_share;
 use crate::limits::least_share;
 
-/// Size of the file, bytes. All but the header is zeros at first: make it a sparse file.
-pub const SIZE: usize = PLACES_AT + GPUS * PLACES * PLACE;
-/// Length of what [`encode`] gives.
-pub const HEADER: usize = 16;
 /// Containers on one GPU that can have a place.
 pub const PLACES: usize = 64;
-/// Byte of the file that is locked while a place is sought, so that a container's processes take one and not two.
-pub const SEEKING: usize = GPUS * PLACES;
+/// Size of each file, bytes.
+pub const SIZE: usize = 4096;
+/// Length of the used part of an index, bytes.
+pub const INDEX: usize = HEADER + PLACES * 16;
 /// How far ahead of the next one a container goes before it is the other's turn, nanoseconds of time divided by share.
 pub const SLACK: u64 = 10_000_000;
 /// How long a container that has nothing to do keeps its turn: it may be about to launch the next kernel.
 pub const GRACE: u64 = 400_000;
 
-const GPUS: usize = 64;
-const PLACES_AT: usize = 4096;
-/// Size of a place in the file, bytes.
-pub const PLACE: usize = 64;
-const MAGIC: u64 = u64::from_ne_bytes(*b"fgputurn");
-const VERSION: u32 = 1;
+const HEADER: usize = 16;
+const MAGIC: [u8; 8] = *b"fgputurn";
+const VERSION: u32 = 2;
 /// The whole GPU, ppm.
 const WHOLE: u32 = 1_000_000;
-/// How long a word is believed that says that somebody wants the GPU, or has work on it.
+/// How long a word is believed, nanoseconds, that says that somebody wants the GPU, or has work on it.
 const BELIEVED: u64 = 1_000_000_000;
 /// The most that a container which comes back is ahead of the others, besides one of its kernels: what it used while they did
 /// nothing is no debt.
@@ -77,34 +70,23 @@ const STEP: u64 = 250_000;
 const SOON: u64 = 100_000;
 const LATER: u64 = 200_000;
 
-/// The first bytes of a new file; the rest, up to [`SIZE`], is zeros.
-pub fn encode() -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    header[..8].copy_from_slice(&MAGIC.to_ne_bytes());
-    header[8..12].copy_from_slice(&VERSION.to_ne_bytes());
-    header
+/// An index without grants.
+pub fn new_index() -> [u8; INDEX] {
+    let mut index = [0; INDEX];
+    index[..8].copy_from_slice(&MAGIC);
+    index[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+    index
 }
 
-/// The numbers of the places of the GPU with this minor number.
-pub const fn places(minor: u32) -> core::ops::Range<usize> {
-    let first = (minor as usize % GPUS) * PLACES;
-    first..first + PLACES
+/// The grants that have the places, by place; zeros: nobody. `None`: it is no index of this version.
+pub fn grants(index: &[u8; INDEX]) -> Option<impl Iterator<Item = &[u8; 16]>> {
+    let is_ours = index[..8] == MAGIC && index[8..12] == VERSION.to_ne_bytes();
+    is_ours.then(|| index[HEADER..].as_chunks().0.iter())
 }
 
-/// Where place number `place` is in the file.
-pub const fn place_at(place: usize) -> usize {
-    PLACES_AT + place * PLACE
-}
-
-/// A place as it is in the file.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The grant's whose container has the place.
-    pub nonce: [u8; 16],
-    /// What its container says.
-    pub said: Said,
-    reserved: [u64; 2],
+/// Where the grant of a place is in an index, bytes.
+pub const fn grant_at(place: usize) -> usize {
+    HEADER + place * 16
 }
 
 /// What a container says of itself to the others on a GPU.
@@ -149,16 +131,11 @@ impl Stake {
     }
 }
 
-/// Where [`Place::said`] is in a place, bytes.
-pub const SAID_AT: usize = 16;
-
-const _: () = assert!(size_of::<Place>() == PLACE && core::mem::offset_of!(Place, said) == SAID_AT);
-
-/// The file, as far as a container's turn on a GPU needs it. What cannot be read is all zeros, what cannot be written is
-/// not: nobody waits for it then.
+/// The board of a GPU, as far as a container's turn needs it. What cannot be read is all zeros, what cannot be written is not: nobody
+/// waits for it then.
 pub trait Board {
-    /// Writes what the container of a place says, and reads the 64 places of its GPU.
-    fn exchange(&self, place: usize, said: &Said, places: &mut [Place; PLACES]);
+    /// Writes what the container of a place says, and reads the other places of its GPU. `now`: CLOCK_MONOTONIC, nanoseconds.
+    fn exchange(&self, now: u64, place: usize, said: &Said, places: &mut [Said; PLACES]);
     /// Writes what the container of a place says.
     fn say(&self, place: usize, said: &Said);
 }
@@ -282,10 +259,9 @@ impl<'a> Turn<'a> {
         Answer::Go
     }
 
-    /// Whether it is the turn of this container, one of whose kernels takes `kernel` nanoseconds. `lives` says whether a place's
-    /// container does.
+    /// Whether it is the turn of this container, one of whose kernels takes `kernel` nanoseconds.
     #[inline]
-    pub fn ask(&self, now: u64, stake: Stake, kernel: u64, lives: impl Fn(usize) -> bool) -> Answer {
+    pub fn ask(&self, now: u64, stake: Stake, kernel: u64) -> Answer {
         let own = self.own;
         own.stake.store(stake.encode(), Ordering::Release);
         let was_at_it = own.said().is_at_it(now) || is_believed(own.back.load(Ordering::Acquire), now);
@@ -293,30 +269,21 @@ impl<'a> Turn<'a> {
         if was_at_it && now < own.goes.load(Ordering::Acquire) {
             return Answer::Go;
         }
-        self.ask_others(now, stake, kernel, was_at_it, lives)
+        self.ask_others(now, stake, kernel, was_at_it)
     }
 
     #[cold]
-    fn ask_others(
-        &self,
-        now: u64,
-        stake: Stake,
-        kernel: u64,
-        was_at_it: bool,
-        lives: impl Fn(usize) -> bool,
-    ) -> Answer {
+    fn ask_others(&self, now: u64, stake: Stake, kernel: u64, was_at_it: bool) -> Answer {
         let own = self.own;
-        let mut places = [Place::default(); PLACES];
+        let mut places = [Said::default(); PLACES];
         let said = own.said();
         own.told.store(said.busy, Ordering::Release);
-        self.board.exchange(self.place, &said, &mut places);
-        let first = self.place / PLACES * PLACES;
+        self.board.exchange(now, self.place, &said, &mut places);
         let mut least: Option<(u64, usize)> = None;
         let mut busy = false;
         let (mut booked, mut weights) = (0u64, 0u64);
-        for (index, Place { said, .. }) in places.iter().enumerate() {
-            let number = first + index;
-            if number != self.place && said.is_at_it(now) && lives(number) {
+        for (number, said) in places.iter().enumerate() {
+            if number != self.place && said.is_at_it(now) {
                 let level = (said.virtual_time, number);
                 least = Some(least.map_or(level, |least| least.min(level)));
                 busy |= is_believed(said.busy, now);

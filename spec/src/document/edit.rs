@@ -22,8 +22,8 @@ const DATA_READ_ONLY: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec"];
 /// The folder of the grant, on which the others are mounted: they must not appear on the host, where the folder is.
 const FOLDER: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec", "private"];
 const DATA_WRITABLE: &[&str] = &["bind", "rw", "nosuid", "nodev", "noexec"];
-/// The same where the source's mount has these flags. Any option more makes runc mount it twice, and `rw` is one.
-const DATA_INHERITED: &[&str] = &["bind"];
+/// Where the source's mount has the flags already. Any option more makes runc mount it twice, and `rw` is one.
+const INHERITED: &[&str] = &["bind"];
 /// What runc and crun mount a device node with where they may not make one; the flags stay those of the host's mount.
 const DEVICE: &[&str] = &["bind"];
 
@@ -89,8 +89,9 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
     let existing: Vec<(&str, Existing<'_>)> = entries(tree.get("mounts"), "mounts")?;
     let of_former_edit = |existing: &Existing<'_>| {
         let options = existing.options.as_deref().unwrap_or_default();
-        mounts.iter().any(|mount| mount.destination == existing.destination) && has_options_of_ours(options)
-            || options == DATA_INHERITED && is_data(&existing.destination)
+        let is_ours = mounts.iter().any(|mount| mount.destination == existing.destination);
+        is_ours && has_options_of_ours(options)
+            || options == INHERITED && is_data(&existing.destination)
             || options == DEVICE
                 && (is_granted_only_path(&existing.destination)
                     || devices.iter().any(|device| device.path == existing.destination))
@@ -102,11 +103,11 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
         .collect();
     for mount in mounts {
         let options = match (is_data(&mount.destination), mount.writable) {
+            (true, false) if mount.destination == fgpu_wire::FOLDER_PATH => FOLDER,
+            _ if mount.inherits => INHERITED,
             (false, false) => READ_ONLY,
             (false, true) => WRITABLE,
-            (true, false) if mount.destination == fgpu_wire::FOLDER_PATH => FOLDER,
             (true, false) => DATA_READ_ONLY,
-            (true, true) if mount.inherits => DATA_INHERITED,
             (true, true) => DATA_WRITABLE,
         };
         now.push(mount_entry(&mount.destination, &mount.source, options)?.into());
@@ -125,7 +126,7 @@ fn refuse_shared(tree: &Object, plan: &Plan) -> Result<(), Error> {
     let shared = |option: &String| matches!(option.as_str(), "shared" | "rshared");
     for (_, volume) in existing.iter().filter(|(_, mount)| mount.options.iter().flatten().any(shared)) {
         let above = usual(&volume.destination);
-        let mut ours = plan.mounts.iter().chain(&plan.shielded);
+        let mut ours = plan.mounts.iter();
         if let Some(mount) = ours.find(|mount| usual(&mount.destination).starts_with(&above)) {
             return Err(Error::new(
                 Code::Conflict,
@@ -156,11 +157,13 @@ fn usual(path: &str) -> PathBuf {
 
 /// Whether a mount has the very options that one of ours has.
 pub(super) fn has_options_of_ours(options: &[String]) -> bool {
-    [READ_ONLY, WRITABLE, FOLDER, DATA_READ_ONLY, DATA_WRITABLE].iter().any(|ours| options == *ours)
+    [READ_ONLY, WRITABLE, FOLDER, DATA_READ_ONLY, DATA_WRITABLE, INHERITED]
+        .iter()
+        .any(|ours| options == *ours)
 }
 
 fn is_data(destination: &str) -> bool {
-    fgpu_wire::DATA_PATHS.contains(&destination)
+    fgpu_wire::is_data(destination)
 }
 
 fn mount_entry(destination: &str, source: &Path, options: &[&str]) -> Result<String, Error> {

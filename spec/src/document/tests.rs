@@ -40,10 +40,10 @@ fn plan() -> Plan {
             mount("/usr/lib/x86_64-linux-gnu/libcuda.so.550.163.01", "/run/fgpu/driver-00/cuda", false),
             mount("/usr/lib/fgpu/libfgpu-cuda.so", "/usr/lib64/libcuda.so.1", false),
             mount(&format!("{state}/ledger"), "/run/fgpu/ledger", true),
-            mount("/run/fgpu/turns", "/run/fgpu/turns", true),
+            mount(&format!("{state}/own/turns"), "/run/fgpu/turns", false),
+            mount("/run/fgpu/board/0/0-3", "/run/fgpu/turns/0-3", true),
             mount("/run/nvidia-persistenced", "/run/nvidia-persistenced", true),
         ],
-        shielded: Vec::new(),
         majors: crate::Majors::default(),
         create_runtime: None,
         poststop: Some(Hook {
@@ -153,7 +153,8 @@ fn the_result_is_a_valid_spec_with_what_was_planned() {
             assert!(options.contains("bind") || options.is_superset(&BTreeSet::from(["rbind", "rprivate"])));
             assert_eq!(options.contains("rw"), planned.writable);
             assert_eq!(options.contains("ro"), !planned.writable);
-            let data = ["/run/fgpu", "/run/fgpu/ledger", "/run/fgpu/turns"].contains(&&*planned.destination);
+            let data = ["/run/fgpu", "/run/fgpu/ledger", "/run/fgpu/turns", "/run/fgpu/turns/0-3"]
+                .contains(&&*planned.destination);
             assert_eq!(options.contains("noexec"), data);
         }
 
@@ -311,7 +312,7 @@ fn mounts_of_the_container_itself_stay_below_ours() {
         .iter()
         .map(|mount| mount["destination"].as_str().unwrap())
         .collect();
-    assert_eq!(destinations.len(), 7);
+    assert_eq!(destinations.len(), 8);
     assert_eq!(destinations[0], "/usr/lib64/libcuda.so.1");
     assert_eq!(destinations[3], "/usr/lib64/libcuda.so.1");
 }
@@ -356,22 +357,21 @@ fn a_volume_that_shares_its_mounts_is_refused_where_ours_would_lie_in_it() {
     }
 }
 
-/// A bind mount has the flags of the mount it is made from, so only what has to be read-only is mounted a second time.
+/// A bind mount has the flags of the mount it is made from, so what lies on a mount with the right ones is not mounted a second time.
 #[test]
-fn data_whose_mount_has_the_flags_is_bound_and_nothing_else() {
+fn what_lies_on_a_mount_with_the_flags_is_bound_and_nothing_else() {
     let mut plan = plan();
-    plan.mounts.iter_mut().for_each(|mount| mount.inherits = true);
+    plan.mounts.iter_mut().for_each(|mount| mount.inherits = !mount.destination.contains("persistenced"));
     let once = applied("{}", &plan);
     let options = |path: &str| {
         let mounts = value(&once)["mounts"].clone();
         let found = mounts.as_array().unwrap().iter().find(|mount| mount["destination"] == path).cloned();
         found.unwrap()["options"].clone()
     };
-    for path in ["/run/fgpu/ledger", "/run/fgpu/turns"] {
-        assert_eq!(options(path), json!(["bind"]));
+    for path in ["/run/fgpu/ledger", "/run/fgpu/turns", "/run/fgpu/turns/0-3", "/usr/lib64/libcuda.so.1"] {
+        assert_eq!(options(path), json!(["bind"]), "{path}");
     }
     assert_eq!(options("/run/fgpu"), json!(["bind", "ro", "nosuid", "nodev", "noexec", "private"]));
-    assert_eq!(options("/usr/lib64/libcuda.so.1"), json!(["bind", "ro", "nosuid", "nodev"]));
     assert_eq!(options("/run/nvidia-persistenced"), json!(["rbind", "rw", "nosuid", "nodev", "rprivate"]));
     assert_eq!(applied(&once, &plan), once);
 }

@@ -42,6 +42,7 @@ mod runtime;
 mod same;
 mod state;
 mod status;
+mod tenants;
 mod view;
 mod words;
 
@@ -82,6 +83,7 @@ fn tests() -> Vec<Test> {
         queue::TESTS,
         run::TESTS,
         state::TESTS,
+        tenants::TESTS,
         crowd::TESTS,
         packages::TESTS,
         docs::TESTS,

@@ -12,45 +12,40 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("state::another_pid_namespace_frees_nothing", another_pid_namespace_frees_nothing),
 ];
 
-/// The state directory with as much room as was said, until dropped.
-struct Small(());
-
-impl Small {
-    #[track_caller]
-    fn new() -> Self {
-        run(["mount", "-o", "remount,size=8m", "/run/fgpu"]).ok();
-        Self(())
-    }
+/// Bytes and inodes that are free on the state's file system.
+fn free() -> String {
+    shell("stat --file-system --format '%a %d' /run/fgpu").ok().to_owned()
 }
 
-impl Drop for Small {
-    fn drop(&mut self) {
-        run(["mount", "-o", "remount,size=512m", "/run/fgpu"]);
-    }
-}
-
-/// Both files that a container can write are made longer than they are, until nothing is left for leases.
+/// What a container's root can write is made as large as it can be, and given attributes.
 fn a_container_that_fills_it_stops_nobody(front_end: FrontEnd) {
     let quarter = node::gpus()[0].share(250_000);
     let of_first = |command: &[&str]| {
         let run = docker::container("debian13").under(front_end).annotation("fgpu/fraction", "0.25");
         run.annotation("fgpu/device", "0").command(command.iter().copied())
     };
-    let _small = Small::new();
+    // What is made once is there.
+    of_first(&["true"]).run().ok();
+    node::wait_until_free();
+    let before = free();
     let greedy = of_first(&["sleep", "1000"]).start();
-    // Whoever finds it full makes room, the relay as well, which records the init a moment after the start.
     node::wait_until_recorded();
-    for file in ["ledger", "turns"] {
-        let fill = format!("dd if=/dev/zero of=/run/fgpu/{file} bs=4k seek=600 2>&1");
+    let with_one = free();
+    for file in ["ledger", "turns/0-*"] {
+        let fill = format!(
+            "for file in /run/fgpu/{file}; do dd if=/dev/zero of=$file bs=4k count=100000 conv=notrunc 2>&1; done"
+        );
         let said = greedy.exec(["sh", "-c", &fill]);
         assert!(said.stdout.contains("No space left"), "{}", said.story());
-        assert_eq!(shell("df --output=avail /run/fgpu | tail -n 1").ok(), "0");
+        assert_eq!(free(), with_one, "{file}");
         assert_filled(of_first(&["alloc", "fill"]).run().ok(), quarter);
     }
-    // And its own end is not held up.
-    greedy.exec(["sh", "-c", "dd if=/dev/zero of=/run/fgpu/ledger bs=4k seek=600 2>&1"]);
+    // Its own place alone is writable.
+    let touch = "for place in /run/fgpu/turns/0-*; do : >>$place && echo wrote; done 2>/dev/null";
+    assert_eq!(greedy.exec(["sh", "-c", touch]).stdout.matches("wrote").count(), 1);
     greedy.remove();
     node::wait_until_free();
+    assert_eq!(free(), before);
 }
 
 /// `fgpu gc` in a container that has the node's state directory and sees none of its processes.

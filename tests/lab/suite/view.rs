@@ -151,19 +151,19 @@ fn limits_are_read_only() {
     crate::limit::assert_filled(container.exec(environment).ok(), memory);
 }
 
-/// The turns are of all containers of the node: one must not leave a set-user-ID program there for another. The ledger and
-/// the turns have these flags from the mount of the state directory, and from their own options where that has none.
+/// A container must not leave a set-user-ID program where another program finds it. What it writes has these flags from the mount of
+/// its own, whatever the state directory's mount has.
 fn no_program_is_started_from_shared_data(front_end: FrontEnd) {
     let mounts = || {
         let container = quarter(front_end);
         let table = container.exec(["cat", "/proc/self/mountinfo"]).ok().to_owned();
         container.remove();
         node::wait_until_free();
-        for path in ["/run/fgpu", "/run/fgpu/ledger", "/run/fgpu/turns"] {
+        for path in ["/run/fgpu", "/run/fgpu/ledger", "/run/fgpu/turns", "/run/fgpu/turns/0-0"] {
             let line = table.lines().find(|line| line.split(' ').nth(4) == Some(path));
             let options: Vec<&str> =
                 line.and_then(|line| line.split(' ').nth(5)).unwrap_or_default().split(',').collect();
-            let access = if path.ends_with("fgpu") { "ro" } else { "rw" };
+            let access = if path.ends_with("ledger") || path.ends_with("0-0") { "rw" } else { "ro" };
             for wanted in [access, "nosuid", "nodev", "noexec"] {
                 assert!(options.contains(&wanted), "{path} is not {wanted}: {table}");
             }

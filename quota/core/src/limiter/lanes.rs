@@ -10,21 +10,19 @@ use fgpu_wire::turns::Turn;
 use super::{Grant, Host, Lane, PATIENCE};
 use crate::mutex::Mutex;
 use crate::process::{self, Process};
-use crate::turns;
+use crate::turns::Seat;
 
 /// Contexts of a process for which a block has room.
 const LANES: usize = 64;
 /// Instead of a context's address: the lane cannot be used again.
 const LOST: usize = 1;
-/// Of a place's word: it was sought, and there is none.
-const NONE: u32 = u32::MAX;
 
 /// What the limiter knows in this process. All zeros is the beginning; it is not there in a forked child.
 #[repr(C)]
 pub struct Lanes {
     opening: Mutex,
-    /// By the GPU's number in the grant, the place in the turns file plus 1; 0: not sought yet.
-    places: [AtomicU32; MAX_GPUS],
+    /// By the GPU's number in the grant.
+    seats: [Seat; MAX_GPUS],
     first: Block,
 }
 
@@ -109,7 +107,7 @@ impl Lanes {
     }
 
     /// A context has ended.
-    pub fn close(&self, process: &Process, context: usize, host: &impl Host) {
+    pub fn close(&'static self, process: &Process, context: usize, host: &impl Host) {
         let Some(of) = self.of(context) else { return };
         let gpu = of.gpu.load(Ordering::Relaxed) as usize;
         let is_closed = self.grant(process, gpu).is_some_and(|grant| of.lane.close(host.now(), &grant, host));
@@ -118,31 +116,31 @@ impl Lanes {
 
     /// What the container may use of a GPU.
     #[inline]
-    pub fn grant(&self, process: &Process, gpu: usize) -> Option<Grant<'static>> {
+    pub fn grant(&'static self, process: &Process, gpu: usize) -> Option<Grant<'static>> {
         let account = process.compute(gpu)?;
         let (part, turn) = (process.part(gpu), self.turn(process, gpu, account));
         Some(Grant { page: process.limits(), gpu, account, part, turn })
     }
 
     #[inline]
-    fn turn(&self, process: &Process, gpu: usize, account: &'static Compute) -> Option<Turn<'static>> {
-        let place = match self.places.get(gpu)?.load(Ordering::Acquire) {
-            0 => self.join(process, gpu)?,
-            NONE => return None,
-            place => place as usize - 1,
-        };
-        Some(Turn::new(place, account.own(), &turns::Shared))
+    fn turn(
+        &'static self,
+        process: &Process,
+        gpu: usize,
+        account: &'static Compute,
+    ) -> Option<Turn<'static>> {
+        let seat = self.seats.get(gpu)?;
+        let place = seat.place().unwrap_or_else(|| self.take(seat, process, gpu))?;
+        Some(Turn::new(place, account.own(), seat))
     }
 
     #[cold]
-    fn join(&self, process: &Process, gpu: usize) -> Option<usize> {
+    fn take(&self, seat: &Seat, process: &Process, gpu: usize) -> Option<usize> {
         let _opening = self.opening.lock();
-        if self.places[gpu].load(Ordering::Acquire) != 0 {
-            return None;
+        if let Some(place) = seat.place() {
+            return place;
         }
         let limits = process.limits();
-        let place = limits.read(gpu).and_then(|limit| turns::join(limit.minor, &limits.nonce()));
-        self.places[gpu].store(place.map_or(NONE, |place| place as u32 + 1), Ordering::Release);
-        place
+        seat.take(limits.read(gpu)?.minor, &limits.nonce())
     }
 }

@@ -139,10 +139,6 @@ mod tests {
         fn thread(&self) -> usize {
             self.address
         }
-
-        fn lives(&self, _: usize) -> bool {
-            true
-        }
     }
 
     /// A driver with so many captures about to begin.

@@ -22,11 +22,8 @@ fn who_is_killed_takes_no_time_with_him() {
                 node.world.kill(actor, S + at);
                 threads.push(thread);
             }
-            let undertaker = (node.clone(), process.clone());
-            let (_, thread) = node.world.actor(S + at, move |_| {
-                undertaker.1.die();
-                undertaker.0.end(0);
-            });
+            let undertaker = process.clone();
+            let (_, thread) = node.world.actor(S + at, move |_| undertaker.die());
             threads.push(thread);
             let others = start(&Process::new(&node, 1, true), survivor, 0, S);
             threads.extend(others.into_iter().map(|(_, thread)| thread));

@@ -1,13 +1,12 @@
 //! Containers on one GPU, their processes, and what those do all day.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use fgpu_wire::ledger::Compute;
 use fgpu_wire::limits::{self, GpuLimit, Page};
-use fgpu_wire::turns::{Board, PLACES, Place, Said, Turn};
+use fgpu_wire::turns::{Board, PLACES, Said, Turn};
 
 use super::world::World;
 use crate::limiter::{Elapsed, Events, Grant, Host, Lane, Stream};
@@ -32,7 +31,6 @@ pub(super) struct Node {
     pub(super) world: World,
     pub(super) shelf: Shelf,
     pub(super) containers: Vec<Container>,
-    dead: Mutex<BTreeSet<usize>>,
 }
 
 /// What a process does; all without end.
@@ -61,23 +59,23 @@ pub(super) enum Shape {
 pub(super) const SHAPES: [Shape; 5] =
     [Shape::LargeAndWait, Shape::Small, Shape::ManyStreams, Shape::Graphs, Shape::Threads];
 
-/// The turns file of a GPU.
-pub(super) struct Shelf(Mutex<[Place; PLACES]>);
+/// The board of a GPU.
+pub(super) struct Shelf(Mutex<[Said; PLACES]>);
 
 impl Default for Shelf {
     fn default() -> Self {
-        Self(Mutex::new([Place::default(); PLACES]))
+        Self(Mutex::new([Said::default(); PLACES]))
     }
 }
 
 impl Board for Shelf {
-    fn exchange(&self, place: usize, said: &Said, places: &mut [Place; PLACES]) {
+    fn exchange(&self, _: u64, place: usize, said: &Said, places: &mut [Said; PLACES]) {
         self.say(place, said);
         *places = *self.0.lock().unwrap();
     }
 
     fn say(&self, place: usize, said: &Said) {
-        self.0.lock().unwrap()[place].said = *said;
+        self.0.lock().unwrap()[place] = *said;
     }
 }
 
@@ -96,7 +94,7 @@ impl Node {
             Container { page, account: Compute::new(), place: Some(number) }
         });
         let containers = containers.collect();
-        Self { world: World::new(), shelf: Shelf::default(), containers, dead: Mutex::default() }
+        Self { world: World::new(), shelf: Shelf::default(), containers }
     }
 
     /// As on a node without the file: every container by itself.
@@ -112,10 +110,6 @@ impl Node {
 
     pub(super) fn charged(&self, container: usize) -> u64 {
         self.containers[container].account.charged()
-    }
-
-    pub(super) fn end(&self, container: usize) {
-        self.dead.lock().unwrap().insert(container);
     }
 
     /// Nanoseconds that a container's kernels ran between two times after the beginning.
@@ -166,10 +160,6 @@ impl Host for Thread {
 
     fn thread(&self) -> usize {
         self.actor * 2 + 0x1000
-    }
-
-    fn lives(&self, place: usize) -> bool {
-        !self.process.node.dead.lock().unwrap().contains(&place)
     }
 }
 
