@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -125,7 +126,17 @@ impl Limits {
     #[allow(unsafe_code, reason = "a file that others map cannot be mapped safely")]
     fn open(folder: &Path, lease: &Lease) -> Result<Self, Error> {
         let path = folder.join("limits");
-        let failed = |error: std::io::Error| Error::io("open", &path, &error);
+        let failed = |error: std::io::Error| match error.kind() {
+            ErrorKind::WouldBlock => Error::new(
+                Code::Denied,
+                format!(
+                    "{} holds a lease (fcntl(2), F_SETLEASE) on its limits; the kernel takes it away within \
+                     fs.lease-break-time (45 s): try again, or end the container",
+                    lease.key.short()
+                ),
+            ),
+            _ => Error::io("open", &path, &error),
+        };
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -170,5 +181,54 @@ impl Drop for Limits {
     fn drop(&mut self) {
         // SAFETY: our own mapping; references to it do not outlive `self`. It cannot fail for a range that is mapped.
         let _ = unsafe { munmap(self.0, limits::SIZE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fgpu_allocator::{Key, Process, State};
+    use fgpu_spec::{Grant, Nonce};
+
+    use super::*;
+
+    fn lease() -> Lease {
+        Lease {
+            key: Key { namespace: "moby".into(), id: "abc".into() },
+            grant: Grant {
+                nonce: Nonce([7; 16]),
+                tier: Tier::Quota,
+                compute: Compute::Cap,
+                gpus: Vec::new(),
+                notes: Vec::new(),
+            },
+            state: State::Active,
+            owner: None,
+            exclusive: false,
+            bundle: "/b".into(),
+            maker: Process::current().unwrap(),
+            pid_namespace: None,
+            pid_file: None,
+            init: None,
+            cgroup: None,
+            created: 0,
+            wall: 0,
+            request: String::new(),
+            trouble: None,
+            kept: None,
+        }
+    }
+
+    /// The limits are mounted read-only into the container, and its root can take a lease on what it can read.
+    #[test]
+    fn limits_on_which_the_container_holds_a_lease_are_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limits");
+        std::fs::write(&path, limits::encode(&[7; 16], &[])).unwrap();
+        let held = crate::own::tests::lease(&path, nix::libc::F_RDLCK);
+        let error = Limits::open(folder.path(), &lease()).err().unwrap();
+        assert_eq!(error.code, Code::Denied);
+        assert!(error.message.contains("abc holds a lease"), "{error}");
+        drop(held);
+        assert!(Limits::open(folder.path(), &lease()).is_ok());
     }
 }
