@@ -37,8 +37,8 @@ pub enum Error {
         /// How long it was waited for.
         waited: Duration,
     },
-    /// The allocator file failed its check. Nothing was changed, and nothing is granted or released until it is
-    /// rebuilt.
+    /// The allocator file failed its check. Nothing was changed, and nothing is granted or released until it
+    /// is rebuilt.
     #[error(
         "{} {reason}; {}no share is granted or freed until it is rebuilt, because running containers may hold \
          what it lost: run fgpu gc --rebuild",

@@ -10,11 +10,11 @@
 //! queue/<ticket>                   the pipe by which one that waits is woken (queue/ticket.rs)
 //! ```
 //!
-//! A change writes the spare and *exchanges* it with the file (renameat2, RENAME_EXCHANGE): as atomic as a plain
-//! rename, but the pages of the old file are written over next time instead of being freed and allocated, which
-//! makes a change three times as fast. It also means that a release needs no new page on a full disk. The price:
-//! who reads without the lock may, if two changes pass meanwhile, see the second one being written. Our own readers
-//! notice by the checksum and read again.
+//! A change writes the spare and *exchanges* it with the file (renameat2, RENAME_EXCHANGE): as atomic as a
+//! plain rename, but the pages of the old file are written over next time instead of being freed and
+//! allocated, which makes a change three times as fast. It also means that a release needs no new page on a
+//! full disk. The price: who reads without the lock may, if two changes pass meanwhile, see the second one
+//! being written. Our own readers notice by the checksum and read again.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, IoSlice};
@@ -31,7 +31,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::image::Draft;
 use crate::{Error, Host, lock};
 
-/// In a container folder, where the mounts of the lease are: the one that its containers write to, and others in it.
+/// In a container folder, where the mounts of the lease are: the one that its containers write to, and others
+/// in it.
 pub const OWN: &str = "own";
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -59,8 +60,8 @@ pub(crate) struct Lock(OwnedFd);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // A child forked meanwhile shares the open file: closing ours would leave it locked, so unlock by name.
-        // It cannot fail on a descriptor that is locked.
+        // A child forked meanwhile shares the open file: closing ours would leave it locked, so unlock by
+        // name. It cannot fail on a descriptor that is locked.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -87,8 +88,8 @@ impl Files {
         })
     }
 
-    /// Waits for the lock, [`lock::PATIENCE`] at most. The lock file is opened anew each time: a descriptor that was inherited by a
-    /// fork or shared by threads would let both in.
+    /// Waits for the lock, [`lock::PATIENCE`] at most. The lock file is opened anew each time: a descriptor
+    /// that was inherited by a fork or shared by threads would let both in.
     pub(crate) fn lock(&self, host: &Host) -> Result<Lock, Error> {
         // A FIFO in its place is opened and cannot be locked; without O_NONBLOCK it could be waited for.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -157,7 +158,8 @@ impl Files {
         }
     }
 
-    /// Only into a new file: one that is there may be another link to the damaged file, which would be emptied.
+    /// Only into a new file: one that is there may be another link to the damaged file, which would be
+    /// emptied.
     fn copy_aside(&self, aside: &Path) -> io::Result<()> {
         let mut from = fs::File::open(&self.main)?;
         let mut to = fs::File::create_new(aside)?;
@@ -190,7 +192,8 @@ impl Files {
     /// Removes a grant's container folder if there is one, and the lease's own mounts with it.
     pub(crate) fn remove_folder(&self, nonce: &Nonce) -> Result<(), Error> {
         let folder = self.folder(nonce);
-        // It may not be mounted, or only in other mount namespaces: there the kernel unmounts it when the folder goes.
+        // It may not be mounted, or only in other mount namespaces: there the kernel unmounts it when the
+        // folder goes.
         let _ = unmount(folder.join(OWN), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         match fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", &folder, error)),
@@ -233,8 +236,8 @@ impl Files {
         Ok(())
     }
 
-    /// Makes the last rename last. It has happened for every process either way, and after a crash of the kernel
-    /// the leases are void: so a failure changes nothing that can be reported.
+    /// Makes the last rename last. It has happened for every process either way, and after a crash of the
+    /// kernel the leases are void: so a failure changes nothing that can be reported.
     fn sync_dir(&self) {
         if self.durable {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,7 +1,8 @@
 //! The wait for the allocator's lock, and who holds it.
 //!
-//! It is held for some microseconds at a time, so a wait of seconds means that its holder was stopped, or waits for a disk. It ends
-//! with an error that names the holder; before, somebody who looks at the terminal or the journal is told.
+//! It is held for some microseconds at a time, so a wait of seconds means that its holder was stopped, or
+//! waits for a disk. It ends with an error that names the holder; before, somebody who looks at the terminal
+//! or the journal is told.
 
 use std::fmt;
 use std::fs;
@@ -85,7 +86,8 @@ pub(crate) fn take(file: OwnedFd, path: &Path, host: &Host, patience: Patience) 
     let wait = move || {
         let taken = retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map(|()| file);
         if let Err(mpsc::SendError(Ok(file))) = sender.send(taken) {
-            // Nobody waits any more. A child forked meanwhile shares the open file, so closing it may not be enough.
+            // Nobody waits any more. A child forked meanwhile shares the open file, so closing it may not be
+            // enough.
             let _ = flock(file.as_fd(), FlockOperation::Unlock);
         }
     };

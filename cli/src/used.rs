@@ -31,11 +31,11 @@ struct OfGpu {
 }
 
 impl Used {
-    /// What the processes of a lease have in use. `None` if there is no ledger: nothing is limited, or the container has
-    /// just ended. `folder`: the grant's; `gpus`: the node's, as far as they are known.
+    /// What the processes of a lease have in use. `None` if there is no ledger: nothing is limited, or the
+    /// container has just ended. `folder`: the grant's; `gpus`: the node's, as far as they are known.
     ///
-    /// The container can write anything into its ledger. It is believed up to what can be: the memory of the GPU (of its share, if the
-    /// GPU is not known), and the time that has passed since boot.
+    /// The container can write anything into its ledger. It is believed up to what can be: the memory of the
+    /// GPU (of its share, if the GPU is not known), and the time that has passed since boot.
     pub(crate) fn read(folder: &Path, lease: &Lease, gpus: &[Gpu]) -> Option<Self> {
         let memory = |share: &GrantedGpu| {
             gpus.iter().find(|gpu| gpu.uuid == share.uuid).map_or(share.memory, |gpu| gpu.total_memory)
@@ -102,7 +102,8 @@ impl Used {
     }
 }
 
-/// The ledger in a grant's folder. The container's root may have put a lease (`F_SETLEASE`) on it: that makes nobody wait.
+/// The ledger in a grant's folder. The container's root may have put a lease (`F_SETLEASE`) on it: that makes
+/// nobody wait.
 fn open(folder: &Path) -> Option<File> {
     // The second one is where a container of version 0.1 has it.
     let paths = [folder.join(OWN).join("ledger"), folder.join("ledger")];
@@ -131,8 +132,8 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether somebody holds a slot's byte, which is how the living are told (fgpu-wire, ledger). If it cannot be asked,
-/// somebody does.
+/// Whether somebody holds a slot's byte, which is how the living are told (fgpu-wire, ledger). If it cannot
+/// be asked, somebody does.
 fn is_locked(file: &File, slot: usize) -> bool {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

@@ -1,4 +1,5 @@
-//! The boards of the node: for each GPU a small file system with the places of its containers (`fgpu_wire::turns`).
+//! The boards of the node: for each GPU a small file system with the places of its containers
+//! (`fgpu_wire::turns`).
 //!
 //! ```text
 //! <state>/board/lock             flock of who takes a place; mode 0600
@@ -7,11 +8,12 @@
 //!   <minor>-0 … <minor>-63       mode 0666: the places; each is mounted writable into the containers of its grant alone
 //! ```
 //!
-//! A container can write, cut, chmod and lock its own place. The file system is full from the beginning (no block, no inode is free),
-//! so a place cannot grow and takes no extended attribute. What a container left is put right when the next one takes the place.
+//! A container can write, cut, chmod and lock its own place. The file system is full from the beginning (no
+//! block, no inode is free), so a place cannot grow and takes no extended attribute. What a container left is
+//! put right when the next one takes the place.
 //!
-//! A place belongs to a grant as long as the grant's folder is there. Nothing is done when a lease ends: its place is free from then
-//! on, and what it said last expires by itself.
+//! A place belongs to a grant as long as the grant's folder is there. Nothing is done when a lease ends: its
+//! place is free from then on, and what it said last expires by itself.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -25,7 +27,8 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, fallocate, fchmod, fchown, flock, ftruncate};
 
-/// How long somebody may hold the lock before a container goes without a place: a hundred times as long as a new board takes.
+/// How long somebody may hold the lock before a container goes without a place: a hundred times as long as a
+/// new board takes.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A grant's place on a GPU.
@@ -37,8 +40,9 @@ pub(crate) struct Place {
     pub(crate) name: String,
 }
 
-/// Takes a place for the grant on the board of each GPU with one of these minor numbers, and makes the boards that are missing. The
-/// grant's folder must be there. A GPU whose board is full has none: the container keeps its share there, and takes no turns.
+/// Takes a place for the grant on the board of each GPU with one of these minor numbers, and makes the boards
+/// that are missing. The grant's folder must be there. A GPU whose board is full has none: the container
+/// keeps its share there, and takes no turns.
 ///
 /// # Errors
 /// A board cannot be made.
@@ -88,8 +92,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Opens the index of a board, which is made if it is not there. The index is written last, so who is killed on the way leaves a
-/// board that is made anew.
+/// Opens the index of a board, which is made if it is not there. The index is written last, so who is killed
+/// on the way leaves a board that is made anew.
 fn open_index(board: &Path, minor: u32) -> io::Result<File> {
     folder(board)?;
     let path = board.join(format!("{minor}-index"));
@@ -101,7 +105,8 @@ fn open_index(board: &Path, minor: u32) -> io::Result<File> {
     if is_mounted(board)? {
         umount2(board, MntFlags::MNT_DETACH)?;
     }
-    // The root, the index and the places. Every user of a container looks into the root; users of the node stop at the folder above.
+    // The root, the index and the places. Every user of a container looks into the root; users of the node
+    // stop at the folder above.
     let options = format!("size={},nr_inodes={},mode=755,huge=never", (PLACES + 1) * SIZE, PLACES + 2);
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("fgpu"), board, Some("tmpfs"), flags, Some(options.as_str()))?;

@@ -11,8 +11,9 @@
 //!   driver-…/nvml       empty: the real NVML is mounted over it
 //! ```
 //!
-//! The view is mounted as a whole, so nobody in the container can put something else in the place of a file. Nothing in this folder
-//! but `own` is on a file system that a container can write to. Only root may enter the folder.
+//! The view is mounted as a whole, so nobody in the container can put something else in the place of a file.
+//! Nothing in this folder but `own` is on a file system that a container can write to. Only root may enter
+//! the folder.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -22,8 +23,9 @@ use std::path::{Path, PathBuf};
 use fgpu_spec::{Code, Compute, Error, Grant, GrantedGpu, Inventory};
 use fgpu_wire::{FOLDER_PATH, Seal, limits};
 
-/// Makes the limits and the view in a grant's folder, with places for the real libraries where the quota libraries of this `seal` look
-/// for them. What is half made when this fails goes with the lease: releasing a lease removes its folder.
+/// Makes the limits and the view in a grant's folder, with places for the real libraries where the quota
+/// libraries of this `seal` look for them. What is half made when this fails goes with the lease: releasing a
+/// lease removes its folder.
 pub(crate) fn create(
     directory: &Path,
     grant: &Grant,
@@ -54,7 +56,8 @@ fn create_view(directory: &Path, seal: &Seal) -> Result<(), Error> {
     let driver = view.join(driver.strip_prefix(FOLDER_PATH).unwrap_or(&driver).trim_start_matches('/'));
     for open in [&view, &driver, &view.join("turns")] {
         folder(open)?;
-        // The container's users look into it, whatever the umask is. Users of the node stop at the folder above.
+        // The container's users look into it, whatever the umask is. Users of the node stop at the folder
+        // above.
         std::fs::set_permissions(open, Permissions::from_mode(0o755))
             .map_err(|error| Error::io("change the mode of", open, &error))?;
     }
@@ -95,8 +98,8 @@ fn limit_of(
     }
 }
 
-/// How `limits` says what a share has of the SM time, of a GPU with so much `usable` memory: `compute` and `cores`. A share that booked
-/// none has its part of the memory for a weight.
+/// How `limits` says what a share has of the SM time, of a GPU with so much `usable` memory: `compute` and
+/// `cores`. A share that booked none has its part of the memory for a weight.
 pub(crate) fn compute_of(compute: Compute, share: &GrantedGpu, usable: u64) -> (u8, u32) {
     let weight = || {
         let ppm = u128::from(share.memory) * 1_000_000 / u128::from(usable.max(1));
@@ -136,7 +139,8 @@ mod tests {
         assert_eq!(of(Compute::Share, 8 << 30, 0, 24 << 30), (limits::COMPUTE_REST, 333_333));
         assert_eq!(of(Compute::Share, 1, 0, u64::MAX), (limits::COMPUTE_REST, 1));
         assert_eq!(of(Compute::Share, u64::MAX, 0, 0), (limits::COMPUTE_REST, 1_000_000));
-        // Between the two writes of a resize a cap may have no share: it does not stand still if that is where it ends.
+        // Between the two writes of a resize a cap may have no share: it does not stand still if that is
+        // where it ends.
         assert_eq!(of(Compute::Cap, 8 << 30, 0, 16 << 30), (limits::COMPUTE_REST, 500_000));
         assert_eq!(of(Compute::Share, 8 << 30, 1, 16 << 30), (limits::COMPUTE_SHARE, 1));
         assert_eq!(of(Compute::Off, 8 << 30, 0, 16 << 30).0, limits::COMPUTE_OFF);

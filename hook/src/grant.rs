@@ -47,9 +47,9 @@ pub(crate) fn asks_nothing(document: &Document) -> bool {
     matches!(request(&open, document), Ok(None))
 }
 
-/// The grant that a front end has written into this very container's annotations, if it is alive. An annotation
-/// alone proves nothing, anybody can write one: the lease must be this container's. It stays in a bundle that is used
-/// again, so it may also be of a former life, which somebody else has by now, or will.
+/// The grant that a front end has written into this very container's annotations, if it is alive. An
+/// annotation alone proves nothing, anybody can write one: the lease must be this container's. It stays in a
+/// bundle that is used again, so it may also be of a former life, which somebody else has by now, or will.
 ///
 /// # Errors
 /// The leases cannot be read.
@@ -96,8 +96,8 @@ pub(crate) struct Granted {
     pub(crate) insists: bool,
 }
 
-/// Takes what the request asks for and waits for room as long as `patience` says. Each attempt is made under a new `guard`; the
-/// one of the attempt that succeeded is returned.
+/// Takes what the request asks for and waits for room as long as `patience` says. Each attempt is made under
+/// a new `guard`; the one of the attempt that succeeded is returned.
 ///
 /// # Errors
 /// Those of the inventory and of [`Store::reserve`], and `timed-out`; there is no lease then.
@@ -118,7 +118,8 @@ pub(crate) fn reserve<Guard>(
     };
     let ask = Ask { inventory: &inventory, rules: &rules, request, tiers: &tiers };
     let started = Instant::now();
-    // What takes the room may be something that nobody has any more: that is looked into before anybody waits.
+    // What takes the room may be something that nobody has any more: that is looked into before anybody
+    // waits.
     let mut looked = !tiers.contains(&Tier::Mig);
     let mut places = 0;
     while places < MOST_PLACES {
@@ -153,7 +154,8 @@ pub(crate) fn reserve<Guard>(
     ))
 }
 
-/// How many places are tried before a request is refused. Each time the instances that are there have been looked at.
+/// How many places are tried before a request is refused. Each time the instances that are there have been
+/// looked at.
 const MOST_PLACES: u32 = 16;
 
 /// Whether there is no room now.
@@ -165,7 +167,8 @@ impl Granted {
     /// Makes the grant's files and the plan for a container.
     ///
     /// # Errors
-    /// A file cannot be made, or the node lacks what the container needs. What is half made goes with the lease.
+    /// A file cannot be made, or the node lacks what the container needs. What is half made goes with the
+    /// lease.
     pub(crate) fn plan(&self, config: &Config, store: &Store, image: &Image<'_>) -> Result<Plan, Error> {
         let grant = &self.lease.grant;
         let layout = Layout::read(image.layers, &image.env, &image.cwd)?;

@@ -1,11 +1,13 @@
 //! Where an image keeps its libraries, and which other driver libraries its loader would rather load.
 //!
-//! A loader takes the first of: LD_LIBRARY_PATH, the ld.so.cache, its default folders; in each folder the `glibc-hwcaps` and the
-//! older hwcaps folders before the folder itself (glibc's ld.so(8)); musl has a file of paths. Whatever of these leads to a libcuda or
-//! an NVML of the image's own must end at ours, so ours is bound over it. Besides, some images keep such a copy where a
-//! program or an entry point finds it later (forward compatibility); those places are known by name ([`places`]).
+//! A loader takes the first of: LD_LIBRARY_PATH, the ld.so.cache, its default folders; in each folder the
+//! `glibc-hwcaps` and the older hwcaps folders before the folder itself (glibc's ld.so(8)); musl has a file
+//! of paths. Whatever of these leads to a libcuda or an NVML of the image's own must end at ours, so ours is
+//! bound over it. Besides, some images keep such a copy where a program or an entry point finds it later
+//! (forward compatibility); those places are known by name ([`places`]).
 //!
-//! The whole root is not searched, and what a program looks for by itself is not known: docs/tiers.md says how far this goes.
+//! The whole root is not searched, and what a program looks for by itself is not known: docs/tiers.md says
+//! how far this goes.
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! triplet {
@@ -56,10 +58,12 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Reads the layout from the image's layers; `env` is the environment that the container starts with, in the folder `cwd`.
+    /// Reads the layout from the image's layers; `env` is the environment that the container starts with, in
+    /// the folder `cwd`.
     ///
     /// # Errors
-    /// [`Code::Denied`] where the image leads its loader to a driver library over which ours cannot be mounted.
+    /// [`Code::Denied`] where the image leads its loader to a driver library over which ours cannot be
+    /// mounted.
     pub(crate) fn read(layers: Option<&Layers>, env: &[String], cwd: &str) -> Result<Self, Error> {
         let Some(layers) = layers else {
             return Ok(Self { library_directories: vec![TRIPLET, LIB64], ..Self::default() });
@@ -87,8 +91,8 @@ impl Layout {
     }
 }
 
-/// The folders that LD_LIBRARY_PATH names, an empty name being `cwd` (ld.so(8)). The last of several wins, as with execve(2)'s
-/// readers.
+/// The folders that LD_LIBRARY_PATH names, an empty name being `cwd` (ld.so(8)). The last of several wins, as
+/// with execve(2)'s readers.
 fn library_path(env: &[String], cwd: &str) -> impl Iterator<Item = String> {
     let value = env.iter().rev().find_map(|entry| entry.strip_prefix("LD_LIBRARY_PATH=")).unwrap_or_default();
     let folders = value.split([':', ';']).filter(move |_| !value.is_empty());
@@ -158,7 +162,8 @@ impl Search<'_> {
         Ok(folders.map(str::to_owned).collect())
     }
 
-    /// A short text file of a loader. Nothing behind what is read may lead anywhere, so a longer one is refused.
+    /// A short text file of a loader. Nothing behind what is read may lead anywhere, so a longer one is
+    /// refused.
     fn text(&self, path: &str) -> Result<String, Error> {
         let text = self.layers.read(path, TEXT_LIMIT + 1).unwrap_or_default();
         if text.len() as u64 > TEXT_LIMIT {
@@ -177,7 +182,8 @@ impl Search<'_> {
         }
     }
 
-    /// The files of a folder, and of the hwcaps folders in it: each lies in those that come before it in the list, at most.
+    /// The files of a folder, and of the hwcaps folders in it: each lies in those that come before it in the
+    /// list, at most.
     fn files(&mut self, folder: &Folder, hwcaps: &[&str], why: &str) -> Result<(), Error> {
         for name in NAMES.iter().filter(|name| folder.has_file(name)) {
             self.add(&format!("{}/{name}", folder.path), name, why)?;
@@ -190,8 +196,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Adds the file to which a path of the image's own leads to what our library is bound over. It becomes a mount *destination*,
-    /// which the runtime resolves inside the root.
+    /// Adds the file to which a path of the image's own leads to what our library is bound over. It becomes a
+    /// mount *destination*, which the runtime resolves inside the root.
     fn add(&mut self, path: &str, name: &str, why: &str) -> Result<(), Error> {
         let (directory, file) = path.rsplit_once('/').unwrap_or_default();
         // In its library directory the usual names are ours anyway.

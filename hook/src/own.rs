@@ -8,12 +8,12 @@
 //!   files/<n>/   overlay of a folder of the node with files of the driver's or ours
 //! ```
 //!
-//! An overlay without an upper layer is read-only as a file system: nobody can make it writable, whatever capabilities it has. Its
-//! files are not the node's: a lease (`F_SETLEASE`) or a lock on one stays in this overlay, so it holds up neither the node nor
-//! another tenant. A bind mount has neither property.
+//! An overlay without an upper layer is read-only as a file system: nobody can make it writable, whatever
+//! capabilities it has. Its files are not the node's: a lease (`F_SETLEASE`) or a lock on one stays in this
+//! overlay, so it holds up neither the node nor another tenant. A bind mount has neither property.
 //!
-//! The containers get clones of these mounts. The host's own end with the lease: `fgpu_allocator` unmounts `own` when it removes the
-//! folder, and the kernel takes what is mounted in it along.
+//! The containers get clones of these mounts. The host's own end with the lease: `fgpu_allocator` unmounts
+//! `own` when it removes the folder, and the kernel takes what is mounted in it along.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::Write;
@@ -41,7 +41,8 @@ impl Own {
     pub(crate) fn mount(directory: &Path, ledger: Option<&[u8]>, files: usize) -> Result<Self, Error> {
         let root = directory.join(OWN);
         folder(&root)?;
-        // The root, the ledger, `none`, `turns`, `files`, and what is in it. Extended attributes take from the same number.
+        // The root, the ledger, `none`, `turns`, `files`, and what is in it. Extended attributes take from
+        // the same number.
         let options = format!("size={},nr_inodes={},mode=700,huge=never", ledger::SIZE, 5 + files);
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         mount(Some("fgpu"), &root, Some("tmpfs"), flags, Some(options.as_str()))
@@ -84,7 +85,8 @@ impl Own {
         Ok(turns)
     }
 
-    /// The same regular file of the node, on an overlay. `None` for what is no regular file: nobody can hold a lease on it.
+    /// The same regular file of the node, on an overlay. `None` for what is no regular file: nobody can hold
+    /// a lease on it.
     ///
     /// # Errors
     /// The file is not there, or its file system cannot be a layer of an overlay.
@@ -126,8 +128,8 @@ fn folder(path: &Path) -> Result<(), Error> {
     made.map_err(|error| Error::io("create", path, &error))
 }
 
-/// As [`Own::show_file`] says, but `None` also where an overlay cannot be had, unless it `must` be one: a container that may change
-/// mounts could write to a file that is merely bound.
+/// As [`Own::show_file`] says, but `None` also where an overlay cannot be had, unless it `must` be one: a
+/// container that may change mounts could write to a file that is merely bound.
 ///
 /// # Errors
 /// As [`Own::show_file`], if it must be an overlay.
@@ -170,7 +172,8 @@ pub(crate) mod tests {
     /// Holds a lease on a file: whoever opens it in a way that the lease excludes waits.
     pub(crate) fn lease(path: &Path, kind: libc::c_int) -> File {
         let file = File::open(path).unwrap();
-        // SAFETY: to ignore a signal has no handler that could do anything. It is what the kernel tells the holder with.
+        // SAFETY: to ignore a signal has no handler that could do anything. It is what the kernel tells the
+        // holder with.
         unsafe { signal(Signal::SIGIO, SigHandler::SigIgn) }.unwrap();
         // SAFETY: touches no memory.
         let held = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_SETLEASE, kind) };

@@ -17,7 +17,8 @@ use crate::{container_files, programs};
 const CUDA: &str = "libcuda.so.1";
 const NVML: &str = "libnvidia-ml.so.1";
 
-/// Seconds until the runtime gives up on the poststop hook. It takes a millisecond; a node under load gets time.
+/// Seconds until the runtime gives up on the poststop hook. It takes a millisecond; a node under load gets
+/// time.
 const POSTSTOP_TIMEOUT: u32 = 30;
 /// Seconds until the runtime gives up on the hook that sets the driver's limit: NVML is initialised for it.
 const LIMIT_TIMEOUT: u32 = 60;
@@ -112,7 +113,8 @@ pub(crate) struct How {
     pub(crate) may_remount: bool,
 }
 
-/// Whether nothing on the mount that `file` lies on is a program, set-user-ID or a device, or writable unless it is to be.
+/// Whether nothing on the mount that `file` lies on is a program, set-user-ID or a device, or writable unless
+/// it is to be.
 fn is_on_data_mount(file: &Path, writable: bool) -> bool {
     let mut all = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::NOEXEC;
     all.set(StatVfsMountFlags::RDONLY, !writable);

@@ -15,14 +15,15 @@ use crate::config::Config;
 use crate::container_files::compute_of;
 use crate::{driver_step, programs};
 
-/// Gives the holder of a lease what these annotations ask, of the GPUs that it has; what they are silent about stays.
-/// The container's processes are held to it from their next call. `None` if the lease has ended.
+/// Gives the holder of a lease what these annotations ask, of the GPUs that it has; what they are silent
+/// about stays. The container's processes are held to it from their next call. `None` if the lease has ended.
 ///
-/// A share that is smaller than what is in use ends nobody; there is no memory for the container until it uses less.
+/// A share that is smaller than what is in use ends nobody; there is no memory for the container until it
+/// uses less.
 ///
 /// # Errors
-/// What is wrong with the annotations; `no-capacity` and the other codes of a request; `denied` for a lease that
-/// nothing enforces. Nothing has changed then.
+/// What is wrong with the annotations; `no-capacity` and the other codes of a request; `denied` for a lease
+/// that nothing enforces. Nothing has changed then.
 pub fn resize(
     config: &Config,
     store: &Store,
@@ -48,7 +49,8 @@ pub fn resize(
         limits.write(gpus, compute, usable);
     })?;
     if let Some(lease) = resized.as_ref().filter(|lease| lease.grant.tier == Tier::Driver) {
-        // The quota libraries hold it to the new share already; the driver's limit is the old one if this fails.
+        // The quota libraries hold it to the new share already; the driver's limit is the old one if this
+        // fails.
         driver_step::limit(config, store, &lease.grant.nonce, true)?;
     }
     Ok(resized)
@@ -158,9 +160,9 @@ impl Limits {
 
     #[allow(unsafe_code, reason = "see open")]
     fn page(&self) -> &Page {
-        // SAFETY: the mapping is as large as a page, is aligned to the machine's pages, stays until `self` is dropped
-        // (nobody cuts the file short: only its maker writes to the folder), and Page is made of atomics, for which
-        // every content is a value.
+        // SAFETY: the mapping is as large as a page, is aligned to the machine's pages, stays until `self` is
+        // dropped (nobody cuts the file short: only its maker writes to the folder), and Page is made of
+        // atomics, for which every content is a value.
         unsafe { &*self.0.cast::<Page>() }
     }
 
@@ -179,7 +181,8 @@ impl Limits {
 impl Drop for Limits {
     #[allow(unsafe_code, reason = "see open")]
     fn drop(&mut self) {
-        // SAFETY: our own mapping; references to it do not outlive `self`. It cannot fail for a range that is mapped.
+        // SAFETY: our own mapping; references to it do not outlive `self`. It cannot fail for a range that is
+        // mapped.
         let _ = unsafe { munmap(self.0, limits::SIZE) };
     }
 }
@@ -218,7 +221,8 @@ mod tests {
         }
     }
 
-    /// The limits are mounted read-only into the container, and its root can take a lease on what it can read.
+    /// The limits are mounted read-only into the container, and its root can take a lease on what it can
+    /// read.
     #[test]
     fn limits_on_which_the_container_holds_a_lease_are_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();

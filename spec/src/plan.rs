@@ -32,8 +32,8 @@ pub struct Mount {
     pub destination: String,
     /// Whether the container may write to it.
     pub writable: bool,
-    /// Whether the mount that the source lies on has the flags that this one is to have: a bind mount takes them over (mount(2),
-    /// `MS_BIND`), so it need not be mounted a second time to get them.
+    /// Whether the mount that the source lies on has the flags that this one is to have: a bind mount takes
+    /// them over (mount(2), `MS_BIND`), so it need not be mounted a second time to get them.
     pub inherits: bool,
 }
 

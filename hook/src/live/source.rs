@@ -1,7 +1,7 @@
 //! What is brought into a container: mounts made on the host, attached nowhere yet.
 //!
-//! They are made before the container's mount namespace is entered, so that nothing in the container has a say in
-//! what is mounted.
+//! They are made before the container's mount namespace is entered, so that nothing in the container has a
+//! say in what is mounted.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,8 @@ pub(super) struct Source {
     pub(super) mount: OwnedFd,
     /// Its root.
     pub(super) place: Place,
-    /// Whether it lies over a file of procfs. Such a destination is not made, and without it there is nothing to do.
+    /// Whether it lies over a file of procfs. Such a destination is not made, and without it there is nothing
+    /// to do.
     pub(super) on_proc: bool,
 }
 
@@ -44,8 +45,8 @@ impl Source {
         }
         let mount = open_tree(&file, c"", flags).map_err(|e| failed("make a mount of", e.into()))?;
         let all = RDONLY | NOSUID | NODEV | NOEXEC;
-        // A flag of the host's mount that is not ours stays (`noexec` on /run, say), but for two: device nodes must
-        // open, and libraries be mapped.
+        // A flag of the host's mount that is not ours stays (`noexec` on /run, say), but for two: device
+        // nodes must open, and libraries be mapped.
         let clear = all & !attributes & (NODEV | NOEXEC);
         sys::mount_setattr(mount.as_fd(), attributes, clear)
             .map_err(|e| failed("set the flags of a mount of", e))?;
@@ -90,8 +91,8 @@ impl Source {
         }
     }
 
-    /// Whether it may be mounted over a file like this: one of its own kind, or an empty stand-in for it. A link has
-    /// been followed by now, so what is there may be anything.
+    /// Whether it may be mounted over a file like this: one of its own kind, or an empty stand-in for it. A
+    /// link has been followed by now, so what is there may be anything.
     pub(super) fn fits(&self, there: &Place) -> bool {
         match (self.kind(), FileType::from_raw_mode(there.mode)) {
             (FileType::Directory, FileType::Directory) => true,

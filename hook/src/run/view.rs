@@ -1,8 +1,8 @@
 //! The host's own root with a share in place of the driver's libraries, in a mount namespace of this process.
 //!
-//! The destinations of the plan are the host's own files here, so nothing has to be made: what the driver installed is
-//! covered where it lies. Only a driver below another root (a driver container) has no files in the host's
-//! directories; then an overlay lends those directories the names, and the host keeps its own.
+//! The destinations of the plan are the host's own files here, so nothing has to be made: what the driver
+//! installed is covered where it lies. Only a driver below another root (a driver container) has no files in
+//! the host's directories; then an overlay lends those directories the names, and the host keeps its own.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -22,12 +22,12 @@ const DEVICES: &str = "/dev";
 /// Where the plan's own files go, `/run/fgpu`: they may be made there on the host.
 pub(super) const OURS: &str = "/run/fgpu/";
 
-/// Gives this process a mount namespace of its own in which the plan is carried out. `stage` is a folder for this
-/// alone; it goes with the lease.
+/// Gives this process a mount namespace of its own in which the plan is carried out. `stage` is a folder for
+/// this alone; it goes with the lease.
 ///
 /// # Errors
-/// [`Code::NoGpu`] if the host lacks a directory or a device node, [`Code::Internal`] if the kernel refuses. This
-/// process is in a half-made namespace then, which is nobody else's.
+/// [`Code::NoGpu`] if the host lacks a directory or a device node, [`Code::Internal`] if the kernel refuses.
+/// This process is in a half-made namespace then, which is nobody else's.
 pub(super) fn enter(config: &Config, plan: &Plan, stage: &Path) -> Result<(), Error> {
     plan.nodes.iter().try_for_each(is_there)?;
     let hidden = other_nodes(Path::new(DEVICES), &plan.nodes)?;
@@ -59,8 +59,8 @@ pub(super) fn enter(config: &Config, plan: &Plan, stage: &Path) -> Result<(), Er
     hidden.iter().try_for_each(|node| bind(node, node, MsFlags::empty()))
 }
 
-/// On the host `/run/fgpu` is the state directory, which this process still needs. So of the grant's folder the limits alone are
-/// mounted there, and the places of the rest are made on the host.
+/// On the host `/run/fgpu` is the state directory, which this process still needs. So of the grant's folder
+/// the limits alone are mounted there, and the places of the rest are made on the host.
 fn without_folder(mount: &Mount) -> Mount {
     if mount.destination != FOLDER_PATH {
         return mount.clone();
@@ -85,8 +85,8 @@ impl Place {
     }
 }
 
-/// Finds the place of a mount. `None` if there is nothing to do: the file is there already, or the host does without
-/// that name of its own driver's file.
+/// Finds the place of a mount. `None` if there is nothing to do: the file is there already, or the host does
+/// without that name of its own driver's file.
 fn place(mount: &Mount, lend: bool) -> Result<Option<Place>, Error> {
     let path = Path::new(&mount.destination);
     if path.parent() == Some(Path::new(TURNS_PATH)) {
@@ -112,7 +112,8 @@ fn place(mount: &Mount, lend: bool) -> Result<Option<Place>, Error> {
     Ok(Some(Place::Lent(parent, name.into())))
 }
 
-/// Makes an empty file or folder below [`OURS`], which stays for the next run. It is made with the leftovers' lock held.
+/// Makes an empty file or folder below [`OURS`], which stays for the next run. It is made with the leftovers'
+/// lock held.
 fn make(path: &Path, is_folder: bool) -> Result<(), Error> {
     let parent = path.parent().unwrap_or(path);
     let mut builder = DirBuilder::new();

@@ -1,5 +1,5 @@
-//! A container as a runtime has it when hooks run: a process in a mount namespace of its own, in which the root is
-//! mounted, with a /dev and a /proc, and which waits before it changes its root.
+//! A container as a runtime has it when hooks run: a process in a mount namespace of its own, in which the
+//! root is mounted, with a /dev and a /proc, and which waits before it changes its root.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -41,7 +41,8 @@ impl Container {
         Self { id, bundle, rootfs, process: None }
     }
 
-    /// Starts its process. `script` mounts what this container has beside its root, in its namespace; `$R` is the root.
+    /// Starts its process. `script` mounts what this container has beside its root, in its namespace; `$R` is
+    /// the root.
     pub(crate) fn start(&mut self, script: &str) {
         let script = format!("mount --bind $R $R; {script}\necho ready; read wait");
         let unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-euc", &script];
@@ -51,7 +52,8 @@ impl Container {
     /// The same with a user namespace, in which the container's root is `owner` on the host.
     pub(crate) fn start_owned_by(&mut self, owner: u32, script: &str) {
         std::os::unix::fs::chown(&self.rootfs, Some(owner), Some(owner)).unwrap();
-        // One process makes the namespaces. It has no id in them and cannot mount; the next one enters as their root.
+        // One process makes the namespaces. It has no id in them and cannot mount; the next one enters as
+        // their root.
         let unshare =
             ["unshare", "--user", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read wait"];
         let mut maker = self.spawn_ready(&unshare);
@@ -124,7 +126,8 @@ impl Container {
         let root = open(inside, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         loop {
             match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT) {
-                // A rename or a mount anywhere on the machine met a `..` of the path: openat2(2) says to ask again.
+                // A rename or a mount anywhere on the machine met a `..` of the path: openat2(2) says to ask
+                // again.
                 Err(Errno::AGAIN) => {}
                 found => return found,
             }
@@ -135,7 +138,8 @@ impl Container {
         fstat(self.open(path)?)
     }
 
-    /// Whether the container finds this file of the host at `path`. An overlay has another device number, and the files' inode numbers.
+    /// Whether the container finds this file of the host at `path`. An overlay has another device number, and
+    /// the files' inode numbers.
     pub(crate) fn has(&self, path: &str, host: &Path) -> bool {
         let of = |stat: rustix::fs::Stat| (stat.st_ino, stat.st_mode, stat.st_rdev, stat.st_size);
         self.stat(path).is_ok_and(|inside| of(inside) == of(rustix::fs::stat(host).unwrap()))

@@ -1,9 +1,11 @@
 //! This container's places on the boards of its GPUs ([`fgpu_wire::turns`]).
 //!
-//! Everything is read and written by system calls, each with a descriptor of its own: one that stays open might be closed, and its
-//! number used, by the application. No open blocks: another container may hold a lease (`F_SETLEASE`) on what it can read.
+//! Everything is read and written by system calls, each with a descriptor of its own: one that stays open
+//! might be closed, and its number used, by the application. No open blocks: another container may hold a
+//! lease (`F_SETLEASE`) on what it can read.
 //!
-//! Without a place a container keeps its own share and takes no turns: 64 containers at most have a place on one GPU.
+//! Without a place a container keeps its own share and takes no turns: 64 containers at most have a place on
+//! one GPU.
 
 use core::fmt::Write;
 use core::mem::size_of_val;

@@ -1,6 +1,7 @@
 //! The turns: in which order the containers of a node use a GPU.
 //!
-//! Each GPU has a board: files of 4 KiB on a small file system of its own, named after the minor number of the GPU's device node.
+//! Each GPU has a board: files of 4 KiB on a small file system of its own, named after the minor number of
+//! the GPU's device node.
 //!
 //! ```text
 //! <minor>-index     0  magic    8  "fgputurn"
@@ -12,28 +13,33 @@
 //!                  24  stake    8  what it divides its time by ([`Stake`])
 //! ```
 //!
-//! The host writes the index. A container writes its own place, and nobody else can. It reads the others through an overlay that is its
-//! own, so it can neither cut, lock, lease nor change the mode of a file that another container uses. What a place says is *advice*:
-//! a reader waits because of it for a bounded time only, and never while it has had less than its share (the quota libraries'
-//! limiter). A container that lies about itself can disturb the order; it can neither stop anybody nor take its share. Each container
-//! keeps what it says in its own ledger ([`Own`]) and only copies it here.
+//! The host writes the index. A container writes its own place, and nobody else can. It reads the others
+//! through an overlay that is its own, so it can neither cut, lock, lease nor change the mode of a file that
+//! another container uses. What a place says is *advice*: a reader waits because of it for a bounded time
+//! only, and never while it has had less than its share (the quota libraries' limiter). A container that lies
+//! about itself can disturb the order; it can neither stop anybody nor take its share. Each container keeps
+//! what it says in its own ledger ([`Own`]) and only copies it here.
 //!
-//! A statement about the present ends by itself ([`BELIEVED`]), so a container that was killed holds nobody up for long.
+//! A statement about the present ends by itself ([`BELIEVED`]), so a container that was killed holds nobody
+//! up for long.
 //!
-//! The order is start-time fair queueing: who has used least, in proportion to his share, is next; he starts when the one
-//! before has no work on the GPU any more, and goes on until he is [`SLACK`] ahead of the next one. Who comes back from
-//! doing nothing joins at the level of those who are at it: time that was not used is not saved up. So there is one
-//! container at a time on the GPU while several want it, and the time between its first kernel and its last is its own.
+//! The order is start-time fair queueing: who has used least, in proportion to his share, is next; he starts
+//! when the one before has no work on the GPU any more, and goes on until he is [`SLACK`] ahead of the next
+//! one. Who comes back from doing nothing joins at the level of those who are at it: time that was not used
+//! is not saved up. So there is one container at a time on the GPU while several want it, and the time
+//! between its first kernel and its last is its own.
 //!
-//! A container that booked no SM time has a weight instead of a share. It divides its time by its part of what the booked shares leave:
+//! A container that booked no SM time has a weight instead of a share. It divides its time by its part of
+//! what the booked shares leave:
 //!
 //! ```text
 //! rate = weight × (1 − booked shares at it) ÷ weights at it, and at least weight ÷ 64
 //! ```
 //!
-//! "At it" are those that want the GPU now. So the rates of all that are at it make up the whole GPU, and a booked share stays what it
-//! is. The least keeps who booked nothing from starving: all weights of a GPU sum to at most 1, so it costs booked shares 1.6 points of
-//! the GPU in all. It is also what the weight is worth where nothing that another container wrote is believed.
+//! "At it" are those that want the GPU now. So the rates of all that are at it make up the whole GPU, and a
+//! booked share stays what it is. The least keeps who booked nothing from starving: all weights of a GPU sum
+//! to at most 1, so it costs booked shares 1.6 points of the GPU in all. It is also what the weight is worth
+//! where nothing that another container wrote is believed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,7 +52,8 @@ pub const PLACES: usize = 64;
 pub const SIZE: usize = 4096;
 /// Length of the used part of an index, bytes.
 pub const INDEX: usize = HEADER + PLACES * 16;
-/// How far ahead of the next one a container goes before it is the other's turn, nanoseconds of time divided by share.
+/// How far ahead of the next one a container goes before it is the other's turn, nanoseconds of time divided
+/// by share.
 pub const SLACK: u64 = 10_000_000;
 /// How long a container that has nothing to do keeps its turn: it may be about to launch the next kernel.
 pub const GRACE: u64 = 400_000;
@@ -58,13 +65,13 @@ const VERSION: u32 = 2;
 const WHOLE: u32 = 1_000_000;
 /// How long a word is believed, nanoseconds, that says that somebody wants the GPU, or has work on it.
 const BELIEVED: u64 = 1_000_000_000;
-/// The most that a container which comes back is ahead of the others, besides one of its kernels: what it used while they did
-/// nothing is no debt.
+/// The most that a container which comes back is ahead of the others, besides one of its kernels: what it
+/// used while they did nothing is no debt.
 const LEAD: u64 = 100_000_000;
 /// For how long who asks says that he wants the GPU; he asks again sooner.
 const ASKED: u64 = 3_000_000;
-/// How long what was read of the others is good for who has the GPU, and by how much what he says of himself may be
-/// behind: each look at the file is some system calls.
+/// How long what was read of the others is good for who has the GPU, and by how much what he says of himself
+/// may be behind: each look at the file is some system calls.
 const STEP: u64 = 250_000;
 /// Until he asks again: who is next, and who is not.
 const SOON: u64 = 100_000;
@@ -131,16 +138,18 @@ impl Stake {
     }
 }
 
-/// The board of a GPU, as far as a container's turn needs it. What cannot be read is all zeros, what cannot be written is not: nobody
-/// waits for it then.
+/// The board of a GPU, as far as a container's turn needs it. What cannot be read is all zeros, what cannot
+/// be written is not: nobody waits for it then.
 pub trait Board {
-    /// Writes what the container of a place says, and reads the other places of its GPU. `now`: CLOCK_MONOTONIC, nanoseconds.
+    /// Writes what the container of a place says, and reads the other places of its GPU. `now`:
+    /// CLOCK_MONOTONIC, nanoseconds.
     fn exchange(&self, now: u64, place: usize, said: &Said, places: &mut [Said; PLACES]);
     /// Writes what the container of a place says.
     fn say(&self, place: usize, said: &Said);
 }
 
-/// What a container says of itself, in its own ledger: its processes change it together, and nobody else does.
+/// What a container says of itself, in its own ledger: its processes change it together, and nobody else
+/// does.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Own {
@@ -212,7 +221,8 @@ impl Own {
     }
 }
 
-/// The part of a GPU that a weight is worth where shares of `booked` ppm are at it, and other weights of `others` ppm.
+/// The part of a GPU that a weight is worth where shares of `booked` ppm are at it, and other weights of
+/// `others` ppm.
 fn rate(weight: u32, booked: u64, others: u64) -> u32 {
     let weight = weight.clamp(1, WHOLE);
     let left = u64::from(WHOLE).saturating_sub(booked);
@@ -334,8 +344,9 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The work of a process that last said that it was [`busy`](Self::busy) until `said` is done. It may be about to launch more.
-    /// Gives until when the place says that it is busy, if nobody else said so meanwhile.
+    /// The work of a process that last said that it was [`busy`](Self::busy) until `said` is done. It may be
+    /// about to launch more. Gives until when the place says that it is busy, if nobody else said so
+    /// meanwhile.
     pub fn done(&self, now: u64, said: u64) -> u64 {
         let own = self.own;
         own.back.store(now + GRACE, Ordering::Release);

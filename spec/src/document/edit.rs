@@ -10,21 +10,24 @@ use crate::device::is_granted_only_path;
 use crate::json::{Node, Object, list, quoted};
 use crate::{Code, Error, Hook, Mount, Plan, plan, shown};
 
-/// Mount options of a driver file. Never `noexec`, because a library that cannot be mapped executable does not
-/// load. Neither `rbind` nor a propagation flag: nothing is mounted below a single file, and a flag is a further
-/// mount(2) for each of them, in every container that starts.
+/// Mount options of a driver file. Never `noexec`, because a library that cannot be mapped executable does
+/// not load. Neither `rbind` nor a propagation flag: nothing is mounted below a single file, and a flag is a
+/// further mount(2) for each of them, in every container that starts.
 const READ_ONLY: &[&str] = &["bind", "ro", "nosuid", "nodev"];
 /// The administrator's extra paths may be directories with mounts of their own, of which nothing comes back.
 const WRITABLE: &[&str] = &["rbind", "rw", "nosuid", "nodev", "rprivate"];
 /// Limits and ledger, which are data. Their source is in /run, which most systems mount `noexec`: in a user
 /// namespace that flag is locked, and runc before 1.2 does not take it over by itself.
 const DATA_READ_ONLY: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec"];
-/// The folder of the grant, on which the others are mounted: they must not appear on the host, where the folder is.
+/// The folder of the grant, on which the others are mounted: they must not appear on the host, where the
+/// folder is.
 const FOLDER: &[&str] = &["bind", "ro", "nosuid", "nodev", "noexec", "private"];
 const DATA_WRITABLE: &[&str] = &["bind", "rw", "nosuid", "nodev", "noexec"];
-/// Where the source's mount has the flags already. Any option more makes runc mount it twice, and `rw` is one.
+/// Where the source's mount has the flags already. Any option more makes runc mount it twice, and `rw` is
+/// one.
 const INHERITED: &[&str] = &["bind"];
-/// What runc and crun mount a device node with where they may not make one; the flags stay those of the host's mount.
+/// What runc and crun mount a device node with where they may not make one; the flags stay those of the
+/// host's mount.
 const DEVICE: &[&str] = &["bind"];
 
 /// Applies the plan and says whether that changed anything.
@@ -38,8 +41,8 @@ pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
             changed |= annotations.set(key, Node::Raw(quoted(value)));
         }
     }
-    // In a user namespace nobody makes device nodes: the runtime mounts the host's node of the same path instead, whatever
-    // numbers the entry has. A node that the host has elsewhere is mounted from there.
+    // In a user namespace nobody makes device nodes: the runtime mounts the host's node of the same path
+    // instead, whatever numbers the entry has. A node that the host has elsewhere is mounted from there.
     let elsewhere = |node: &&plan::Node| node.host != Path::new(&node.path);
     let mut bound: Vec<&plan::Node> = plan.nodes.iter().filter(elsewhere).collect();
     if !bound.is_empty() && !has_user_namespace(tree)? {
@@ -119,8 +122,8 @@ fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Resul
     Ok(tree.set("mounts", Node::Raw(now)))
 }
 
-/// What is mounted on a mount that shares its events with the host appears on the host, too: our libraries in place of the
-/// host's own, or a container's folder in place of the node's state.
+/// What is mounted on a mount that shares its events with the host appears on the host, too: our libraries in
+/// place of the host's own, or a container's folder in place of the node's state.
 fn refuse_shared(tree: &Object, plan: &Plan) -> Result<(), Error> {
     let existing: Vec<(&str, Existing<'_>)> = entries(tree.get("mounts"), "mounts")?;
     let shared = |option: &String| matches!(option.as_str(), "shared" | "rshared");

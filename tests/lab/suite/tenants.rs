@@ -43,7 +43,8 @@ fn leases_on_all_files_hold_up_nobody(front_end: FrontEnd) {
         assert!(run(["fgpu", "status"]).ok().contains(&holder.id[..12]), "{round}");
     }
     run(["fgpu", "gc"]).ok();
-    // Its own ledger is the one that the host reads, and its own place the one that others read, both without waiting.
+    // Its own ledger is the one that the host reads, and its own place the one that others read, both without
+    // waiting.
     let broken: Vec<String> =
         holder.logs().lines().filter(|line| line.starts_with("broken ")).map(str::to_owned).collect();
     let is_its_own =

@@ -151,8 +151,8 @@ fn limits_are_read_only() {
     crate::limit::assert_filled(container.exec(environment).ok(), memory);
 }
 
-/// A container must not leave a set-user-ID program where another program finds it. What it writes has these flags from the mount of
-/// its own, whatever the state directory's mount has.
+/// A container must not leave a set-user-ID program where another program finds it. What it writes has these
+/// flags from the mount of its own, whatever the state directory's mount has.
 fn no_program_is_started_from_shared_data(front_end: FrontEnd) {
     let mounts = || {
         let container = quarter(front_end);
