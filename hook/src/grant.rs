@@ -176,8 +176,9 @@ impl Granted {
         // Also where nothing is limited: a trace of the grant that a lost allocator file leaves.
         container_files::folder(&folder)?;
         let header = grant.tier.is_interposed().then(|| ledger::encode(&grant.nonce.0));
-        let own =
-            Own::mount(&folder, header.as_ref().map(|header| &header[..]), self.inventory.files.len() + 2)?;
+        // At most a folder for each file; the quota libraries are in one.
+        let files = self.inventory.files.len() + config.driver_extra.len() + 1;
+        let own = Own::mount(&folder, header.as_ref().map(|header| &header[..]), files)?;
         let quota = header.map(|_| self.quota(config, &folder, &own)).transpose()?;
         let how = How { insists: self.insists, may_remount: image.may_remount };
         plan::plan(config, &self.inventory, grant, &layout, Files { folder, own, quota }, how)

@@ -273,7 +273,8 @@ fn waiting_gets_the_room_that_comes() {
 fn share_ends_with_the_container() {
     for runtime in runtimes() {
         let half = || hooked(runtime, "busybox").annotation("fgpu/fraction", "0.5");
-        assert_eq!(half().run(&["sh", "-c", "exit 3"]).status, 3);
+        let ended = half().run(&["sh", "-c", "exit 3"]);
+        assert_eq!(ended.status, 3, "{}", ended.story());
         assert_nothing_is_left();
         half().run(&["no-such-program"]).refused();
         assert_nothing_is_left();
