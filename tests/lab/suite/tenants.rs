@@ -23,9 +23,9 @@ fn nuisance(front_end: FrontEnd, what: &str) -> Container {
     run.annotation("fgpu/device", "0").command(["nuisance", what, "600"]).start()
 }
 
-/// Free blocks and inodes of the state's file systems.
+/// Free blocks and inodes of the state's file system.
 fn free() -> String {
-    shell("stat --file-system --format '%a %d' /run/fgpu /run/fgpu/board/0").ok().to_owned()
+    shell("stat --file-system --format '%a %d' /run/fgpu").ok().to_owned()
 }
 
 /// The kernel tells the holder of a lease of each open that conflicts with it.
