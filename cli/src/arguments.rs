@@ -65,7 +65,7 @@ pub(crate) enum Command {
 
     /// Watch who uses what, the largest use first
     ///
-    /// What `fgpu status` shows, drawn again and again. Ctrl-C ends it.
+    /// What `fgpu status` shows, drawn again and again. q or Ctrl-C ends it.
     Top {
         /// How often, in seconds
         #[arg(long, short = 'd', value_name = "SECONDS", default_value = "1", value_parser = status::interval)]
@@ -245,7 +245,8 @@ Examples:
   fgpu run -n 2 -m 8Gi --wait 2m -- ./job
   fgpu run -p 25% -a model=h100 nvidia-smi
 
-The exit code is the command's; 1 with `fgpu: CODE: MESSAGE` on stderr if it was not run.";
+The exit code is the command's; 127 if there is no such command, 126 if it cannot be executed, and 1 if it got no share,
+each with `fgpu: CODE: MESSAGE` on stderr.";
 
 const STATUS_JSON: &str = "\
 Examples:
