@@ -256,9 +256,12 @@ pub(crate) fn mib(bytes: u64) -> String {
     }
 }
 
-/// ppm as percent: `25%`, `33.3333%`.
+/// ppm as percent with one decimal at most, rounded down: `25%`, `33.3%`.
 pub(crate) fn percent(ppm: u32) -> String {
-    trimmed(u64::from(ppm), 10_000, 4) + "%"
+    match ppm {
+        1..1_000 => "<0.1%".into(),
+        ppm => trimmed(u64::from(ppm / 1_000), 10, 1) + "%",
+    }
 }
 
 /// ppm as a fraction: `0.25`.
@@ -278,7 +281,9 @@ mod tests {
     #[test]
     fn numbers_read_like_numbers() {
         assert_eq!(percent(250_000), "25%");
-        assert_eq!(percent(333_333), "33.3333%");
+        assert_eq!(percent(333_333), "33.3%");
+        assert_eq!(percent(883_333), "88.3%");
+        assert_eq!(percent(1), "<0.1%");
         assert_eq!(percent(1_000_000), "100%");
         assert_eq!(percent(0), "0%");
         assert_eq!(decimal(400_000), "0.4");

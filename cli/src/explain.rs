@@ -316,7 +316,7 @@ mod tests {
             [
                 "GPU  MODEL           ASKED     FREE      SM FREE  ANSWER",
                 "0    Simulated A100  13.0 GiB  30.0 GiB  75%      could serve it",
-                "1    Simulated A100  13.0 GiB  30.0 GiB  75%      would serve it and have 17.0 GiB and 41.6667% left",
+                "1    Simulated A100  13.0 GiB  30.0 GiB  75%      would serve it and have 17.0 GiB and 41.6% left",
                 "2    Simulated A100  -         -         -        it is in MIG mode and serves no fractions",
             ]
         );
