@@ -38,7 +38,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     let leases = match store.leases().map_err(fgpu_spec::Error::from) {
         Ok(leases) => leases,
         Err(error) if error.code == Code::StateCorrupt && error.message.contains("format version") => {
-            let mend = "apt-get install the version of fgpu that wrote it, or reboot";
+            let mend = "install the package of the version of fgpu that wrote it, or reboot";
             diagnosis.error("allocator-other-version", error.message, &[mend]);
             return;
         }
