@@ -1,5 +1,7 @@
 //! `fgpu explain`: what a request would get now, or why nothing.
 
+mod container;
+
 use fgpu_allocator::{Explanation, GpuReport, Placement, Store, Verdict};
 use fgpu_spec::{Code, Compute, Error, Inventory, Request, Tier};
 use serde::Serialize;
@@ -10,6 +12,8 @@ use crate::quantity::{bytes, percent};
 use crate::screen::Look;
 use crate::share;
 use crate::table::{Column, Table};
+
+pub(crate) use container::container;
 
 /// Answers what a container with these annotations would get.
 ///

@@ -117,7 +117,7 @@ struct DockerConfig {
 }
 
 /// What containerd's CRI, CRI-O and nerdctl write into the annotations.
-fn of_annotations(annotations: &BTreeMap<String, String>) -> Names {
+pub(crate) fn of_annotations(annotations: &BTreeMap<String, String>) -> Names {
     let first =
         |keys: &[&str]| keys.iter().find_map(|key| annotations.get(*key)).filter(|value| !value.is_empty());
     let container = first(&["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]);
@@ -143,7 +143,7 @@ fn of_docker(spec: &Spec, id: &str) -> Names {
 }
 
 /// A JSON file, if it is one.
-fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     // A pipe in its place is not waited for.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);

@@ -257,6 +257,10 @@ fn faults_of_the_leases() {
                 let init = fgpu_allocator::Process { pid: 300, start: 4711 };
                 assert!(node.store().activate(&lease.grant.nonce, Some(init), None).unwrap());
             }),
+            ("request-overlooked", "warning", "write fgpu/fraction=0.5", |node| {
+                let bundle = "run/containerd/io.containerd.runtime.v2.task/k8s.io/0123/config.json";
+                node.put(bundle, r#"{"annotations":{"FGPU/fraction":"0.5"}}"#);
+            }),
             ("stale-leases", "warning", "fgpu gc", |node| {
                 node.process(200);
                 node.lease("gone", 200);
