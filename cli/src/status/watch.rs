@@ -149,6 +149,8 @@ impl Keys {
         let mut now = before.clone();
         // Ctrl-C and Ctrl-Z stay signals.
         now.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+        // Ctrl-C would throw away what restores the screen, if that was written first (termios(3)).
+        now.local_flags.insert(LocalFlags::NOFLSH);
         tcsetattr(&stdin, SetArg::TCSADRAIN, &now).ok()?;
         Some(Self(before))
     }
