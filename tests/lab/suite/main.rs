@@ -43,6 +43,7 @@ mod same;
 mod state;
 mod status;
 mod view;
+mod volumes;
 mod words;
 
 /// The tests, in the order in which they run.
@@ -50,6 +51,7 @@ fn tests() -> Vec<Test> {
     [
         baseline::TESTS,
         view::TESTS,
+        volumes::TESTS,
         compute::TESTS,
         limit::TESTS,
         roads::TESTS,
