@@ -31,6 +31,7 @@ mod image;
 mod lease;
 mod liveness;
 mod mig;
+pub mod names;
 mod observe;
 mod overgrown;
 mod phases;

@@ -12,7 +12,6 @@ mod exceeded;
 mod explain;
 mod find;
 mod inventory;
-mod names;
 mod node;
 mod output;
 mod overlooked;

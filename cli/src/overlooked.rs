@@ -6,18 +6,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use fgpu_allocator::names::{Names, TASKS, of_annotations, read};
 use fgpu_allocator::{Key, Lease};
 use fgpu_spec::{Code, Error, container_name, is_sandbox, key_reference, opts_out, shown};
 use serde::{Deserialize, Serialize};
 
 use crate::find;
-use crate::names::{Names, of_annotations, read};
 
-/// Where the bundles of running containers are: `NAMESPACE/ID/config.json`, or `ID/userdata/config.json`.
-const TASKS: [&str; 2] = [
-    "/run/containerd/io.containerd.runtime.v2.task",
-    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task",
-];
+/// Where Podman and CRI-O have the bundles of running containers: `ID/userdata/config.json`.
 const STORAGE: [&str; 2] =
     ["/run/containers/storage/overlay-containers", "/var/lib/containers/storage/overlay-containers"];
 /// What Docker keeps of all of its containers.

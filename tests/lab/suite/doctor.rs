@@ -139,6 +139,7 @@ fn leases_that_are_not_right() {
 
 fn requests_that_nobody_saw() {
     let _installed = sound_node();
+    docker::load("busybox");
     for (option, value, why, mend) in [
         ("--annotation", "fgpu/fraction=0.25", "was started without fgpu", "start it with --runtime=fgpu"),
         ("--annotation", "fgpu.fraction=0.25", "fgpu.fraction is none of fgpu's", "write fgpu/fraction=0.25"),
@@ -166,5 +167,10 @@ fn requests_that_nobody_saw() {
         .start();
     let told = run(["fgpu", "explain", "--container", &container.id]);
     assert!(told.ok().contains(" holds what it asked for: fgpu/fraction=0.25"), "{}", told.story());
+    // A refusal calls it by the name that Docker gave it.
+    let name = run(["docker", "inspect", "--format", "{{.Name}}", &container.id]).ok().trim().to_owned();
+    let refused = run(["fgpu", "explain", "count=2", "fraction=0.9"]);
+    let held = format!("held by {} (", name.trim_start_matches('/'));
+    assert!(refused.stderr.contains(&held), "{held}: {}", refused.story());
     container.remove();
 }
