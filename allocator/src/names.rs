@@ -24,7 +24,8 @@ pub const TASKS: [&str; 2] = [
 /// The largest file that is read, bytes.
 const LARGEST: u64 = 8 << 20;
 
-/// What people call a container: by its name, where its engine's files tell it, else by [`Key::short`]. Safe to print.
+/// What people call a container: by its name, where its engine's files tell it, else by [`Key::short`]. Safe
+/// to print.
 pub fn called(key: &Key, bundle: Option<&Path>) -> String {
     let mut catalogue = Catalogue::default();
     let names = match bundle {

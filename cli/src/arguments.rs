@@ -82,7 +82,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
 
-        /// Say instead why this running container has no share, or which it has: its name or the beginning of its id
+        /// Say instead why this running container has no share, or which it has: its name or the beginning of
+        /// its id
         #[arg(long, value_name = "NAME", conflicts_with = "annotations")]
         container: Option<String>,
 

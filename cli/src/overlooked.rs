@@ -1,5 +1,6 @@
-//! Containers that seem to ask for a share and hold none: a key that is written otherwise, a label in place of an annotation,
-//! an annotation that nobody of fgpu has seen. Nothing is refused there, so nothing else says it.
+//! Containers that seem to ask for a share and hold none: a key that is written otherwise, a label in place
+//! of an annotation, an annotation that nobody of fgpu has seen. Nothing is refused there, so nothing else
+//! says it.
 //!
 //! Found in the files that engines keep of running containers, as names are (names.rs); no engine is asked.
 

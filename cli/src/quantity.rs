@@ -13,7 +13,8 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{}.{} GiB", bytes / GIB, bytes % GIB * 10 / GIB)
 }
 
-/// Parts per million as a percentage with one decimal at most, rounded down: `333333` is `33.3%`. JSON has it exactly.
+/// Parts per million as a percentage with one decimal at most, rounded down: `333333` is `33.3%`. JSON has it
+/// exactly.
 pub(crate) fn percent(ppm: u64) -> String {
     match (ppm / 10_000, ppm / 1_000 % 10) {
         (0, 0) if ppm > 0 => "<0.1%".into(),

@@ -164,7 +164,8 @@ struct LeaseStatus {
     since: String,
     held_seconds: u64,
     init_pid: Option<i32>,
-    /// Its processes have ended and nobody has given its share back yet; the next request that needs the room does.
+    /// Its processes have ended and nobody has given its share back yet; the next request that needs the room
+    /// does.
     gone: bool,
     /// That it uses more than its share, as the driver counts; known only while somebody watches.
     exceeded: Option<Mark>,

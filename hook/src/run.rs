@@ -102,7 +102,8 @@ fn not_run(error: &io::Error) -> (Code, i32) {
     }
 }
 
-/// Makes the view and the cgroup, and runs the command in them to its end. The inner error is why it could not be executed.
+/// Makes the view and the cgroup, and runs the command in them to its end. The inner error is why it could
+/// not be executed.
 fn start(
     config: &Config,
     store: &Store,

@@ -90,7 +90,8 @@ fn sleep(store: &Store, ticket: &mut Ticket, longest: Duration, watch: &Watch) -
     Ok(())
 }
 
-/// `30 s`, `1.5 s`, rounded to a millisecond: a limit that was shortened by what has passed has odd nanoseconds.
+/// `30 s`, `1.5 s`, rounded to a millisecond: a limit that was shortened by what has passed has odd
+/// nanoseconds.
 fn in_words(time: Duration) -> String {
     let millis = (time.as_nanos() + 500_000) / 1_000_000;
     let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);

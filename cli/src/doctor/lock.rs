@@ -50,7 +50,8 @@ struct Holder {
     start: Option<String>,
 }
 
-/// Who holds the lock (proc_locks(5)). `1: FLOCK  ADVISORY  WRITE 4711 00:1a:567 0 EOF`; who waits has `->` after the number.
+/// Who holds the lock (proc_locks(5)). `1: FLOCK ADVISORY WRITE 4711 00:1a:567 0 EOF`; who waits has `->`
+/// after the number.
 fn holder(node: &Node) -> Option<Holder> {
     let lock = fs::metadata(node.state_dir().join("lock")).ok()?;
     let file = format!("{:02x}:{:02x}:{}", major(lock.dev()), minor(lock.dev()), lock.ino());

@@ -25,8 +25,8 @@ const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
 const LEAVE: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 /// To the first column of the first line; and: forget the line, the rest of the screen.
 const HOME: &str = "\u{1b}[H";
-/// Before the line's text: after a line that is as wide as the terminal the cursor stays on its last character, and this
-/// would take it away.
+/// Before the line's text: after a line that is as wide as the terminal the cursor stays on its last
+/// character, and this would take it away.
 const LINE_START: &str = "\u{1b}[K";
 const LINE_END: &str = "\r\n";
 const SCREEN_END: &str = "\u{1b}[J";
@@ -38,8 +38,8 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     if (0.1..=86400.0).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
 }
 
-/// Draws the status every `interval`, until a signal or the key `q` ends it. On a terminal it is drawn over the last one, elsewhere
-/// below it.
+/// Draws the status every `interval`, until a signal or the key `q` ends it. On a terminal it is drawn over
+/// the last one, elsewhere below it.
 ///
 /// # Errors
 /// As [`super::run`] says at the first look; later ones are drawn in place of the status.
@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(drawn(&["a\nb\n", "c\n"], &look), expected.concat());
     }
 
-    /// The first line of a terminal that was written to (ECMA-48, EL erases from the cursor on; xterm, without DECAWM the
-    /// cursor stays on the last column).
+    /// The first line of a terminal that was written to (ECMA-48, EL erases from the cursor on; xterm,
+    /// without DECAWM the cursor stays on the last column).
     fn first_line(bytes: &str, columns: usize) -> String {
         let (mut line, mut at) = (vec![' '; columns], 0);
         let text = bytes.split(HOME).last().unwrap();

@@ -11,8 +11,8 @@ use crate::node::{BOOT, Node, VERSION, inventory, is_root};
 /// A check, its severity, a part of its mend, and what brings it about.
 pub(crate) type Fault<'a> = (&'a str, &'a str, &'a str, fn(&Node));
 
-/// Plants faults one by one on a sound node: each must be found, it alone, and its mend must have these words. A mend of plain
-/// commands is followed, and mends; those of `must_follow` are such.
+/// Plants faults one by one on a sound node: each must be found, it alone, and its mend must have these
+/// words. A mend of plain commands is followed, and mends; those of `must_follow` are such.
 #[track_caller]
 pub(crate) fn faults(planted: &[Fault<'_>], must_follow: &[&str]) {
     if !is_root() {

@@ -153,7 +153,8 @@ fn who_holds_the_lock_is_named_and_the_mend_frees_it() {
     if !is_root() {
         return;
     }
-    // Where the kernel's list of locks has the number of the file system that stat(2) has, as it has for tmpfs.
+    // Where the kernel's list of locks has the number of the file system that stat(2) has, as it has for
+    // tmpfs.
     let node = Node::on("/dev/shm");
     node.real_locks();
     let lock = node.path("run/fgpu/lock");

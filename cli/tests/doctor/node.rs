@@ -231,7 +231,8 @@ impl Node {
     }
 }
 
-/// What is checked of a quota library: the header of an ELF file without sections, and the path that is sealed.
+/// What is checked of a quota library: the header of an ELF file without sections, and the path that is
+/// sealed.
 fn library_text() -> String {
     let mut text = format!("\u{7f}ELF{}", "\0".repeat(60));
     text.push_str(fgpu_wire::Seal::unsealed_cuda());
