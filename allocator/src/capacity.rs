@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::ops::{Add, Sub};
+use std::path::PathBuf;
 
 use fgpu_spec::{Gpu, Inventory, MigSlice};
 
 use crate::image::{Damage, Image, Part, Summary, quoted};
+use crate::names::called;
 use crate::{Key, Lease, Rules, Slot, SlotHolder, State};
 
 /// Parts per million in a whole.
@@ -57,6 +59,8 @@ impl Sub for Held {
 pub struct Holder {
     /// The container.
     pub key: Key,
+    /// Its bundle, by which its name is found.
+    pub bundle: PathBuf,
     /// Device memory in bytes.
     pub memory: u64,
     /// SM time in ppm.
@@ -69,6 +73,13 @@ pub struct Holder {
     pub state: State,
     /// Why it has not ended yet.
     pub trouble: Option<String>,
+}
+
+impl Holder {
+    /// What people call it. Reads files of its engine: for messages alone, and not under the lock.
+    pub(crate) fn called(&self) -> String {
+        called(&self.key, Some(&self.bundle))
+    }
 }
 
 /// The sum of all leases.
@@ -185,6 +196,7 @@ pub(crate) fn holders(leases: &[Lease], inventory: &Inventory) -> Vec<Vec<Holder
         let here = shares.filter(|(_, share)| share.uuid == gpu.uuid);
         here.map(|(lease, share)| Holder {
             key: lease.key.clone(),
+            bundle: lease.bundle.clone(),
             memory: share.memory,
             cores_ppm: share.cores_ppm,
             exclusive: lease.exclusive,

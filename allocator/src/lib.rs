@@ -32,6 +32,7 @@ mod lease;
 mod liveness;
 mod lock;
 mod mig;
+pub mod names;
 mod observe;
 mod phases;
 mod place;

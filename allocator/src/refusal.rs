@@ -7,6 +7,7 @@ use fgpu_spec::{Error, Gpu, Inventory, MemoryAsk, Policy, Request};
 use crate::Rules;
 use crate::capacity::Holder;
 use crate::mig::{self, Slot};
+use crate::names::called;
 use crate::place::{self, Decision, GpuReport, Refusal, Verdict};
 
 /// How many holders of a GPU, and how many GPUs, a message names before it only counts.
@@ -76,7 +77,7 @@ pub(crate) fn error(refusal: &Refusal, case: &Case<'_>) -> Error {
         Refusal::Behind(waiter) => format!(
             "{asks}; there is room, but {} has waited for {} before it and would lose by it; ask with fgpu/wait to \
              queue up, or see fgpu status",
-            waiter.key.short(),
+            called(&waiter.key, None),
             waiter.request.text,
         ),
     };
@@ -86,7 +87,7 @@ pub(crate) fn error(refusal: &Refusal, case: &Case<'_>) -> Error {
 /// The reason alone, in a few words, for a table.
 pub(crate) fn brief(refusal: &Refusal, request: &Request) -> String {
     match refusal {
-        Refusal::Behind(waiter) => format!("after {}", waiter.key.short()),
+        Refusal::Behind(waiter) => format!("after {}", called(&waiter.key, None)),
         Refusal::OwnerCap { cap_ppm, held_ppm, .. } => format!(
             "{} holds {} of {} GPU(s)",
             request.owner.as_deref().unwrap_or_default(),
@@ -230,7 +231,7 @@ fn gpus_in_words(decision: &Decision, inventory: &Inventory, holders: &[Vec<Hold
             text += &list(holders.iter().map(|holder| {
                 let whole = if holder.exclusive { ", exclusive" } else { "" };
                 let (memory, cores) = (mib(holder.memory), percent(holder.cores_ppm));
-                format!("{} ({memory}, {cores}{whole})", holder.key.short())
+                format!("{} ({memory}, {cores}{whole})", holder.called())
             }));
         }
         text
@@ -256,9 +257,12 @@ pub(crate) fn mib(bytes: u64) -> String {
     }
 }
 
-/// ppm as percent: `25%`, `33.3333%`.
+/// ppm as percent with one decimal at most, rounded down: `25%`, `33.3%`.
 pub(crate) fn percent(ppm: u32) -> String {
-    trimmed(u64::from(ppm), 10_000, 4) + "%"
+    match ppm {
+        1..1_000 => "<0.1%".into(),
+        ppm => trimmed(u64::from(ppm / 1_000), 10, 1) + "%",
+    }
 }
 
 /// ppm as a fraction: `0.25`.
@@ -278,7 +282,9 @@ mod tests {
     #[test]
     fn numbers_read_like_numbers() {
         assert_eq!(percent(250_000), "25%");
-        assert_eq!(percent(333_333), "33.3333%");
+        assert_eq!(percent(333_333), "33.3%");
+        assert_eq!(percent(883_333), "88.3%");
+        assert_eq!(percent(1), "<0.1%");
         assert_eq!(percent(1_000_000), "100%");
         assert_eq!(percent(0), "0%");
         assert_eq!(decimal(400_000), "0.4");

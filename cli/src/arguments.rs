@@ -16,6 +16,7 @@ Examples:
   fgpu status                        who holds what; --watch draws it again and again
   fgpu explain fraction=0.25         what such a container would get now, and why not
   fgpu explain memory=8Gi cores=30% model=a100
+  fgpu explain --container web       why this container has no GPU
   fgpu events --since 1d             who held what, and who was refused
   fgpu doctor                        what is in the way, and the commands that mend it
   fgpu inventory --refresh           after GPUs or driver files were changed on a running node
@@ -65,7 +66,7 @@ pub(crate) enum Command {
 
     /// Watch who uses what, the largest use first
     ///
-    /// What `fgpu status` shows, drawn again and again. Ctrl-C ends it.
+    /// What `fgpu status` shows, drawn again and again. q or Ctrl-C ends it.
     Top {
         /// How often, in seconds
         #[arg(long, short = 'd', value_name = "SECONDS", default_value = "1", value_parser = status::interval)]
@@ -81,8 +82,13 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
 
+        /// Say instead why this running container has no share, or which it has: its name or the beginning of
+        /// its id
+        #[arg(long, value_name = "NAME", conflicts_with = "annotations")]
+        container: Option<String>,
+
         /// Annotations, with or without `fgpu/`: `fraction=0.25`, `fgpu/memory=4Gi`
-        #[arg(required = true, value_name = "KEY=VALUE", value_parser = share::annotation)]
+        #[arg(required_unless_present = "container", value_name = "KEY=VALUE", value_parser = share::annotation)]
         annotations: Vec<(String, String)>,
     },
 
@@ -245,7 +251,8 @@ Examples:
   fgpu run -n 2 -m 8Gi --wait 2m -- ./job
   fgpu run -p 25% -a model=h100 nvidia-smi
 
-The exit code is the command's; 1 with `fgpu: CODE: MESSAGE` on stderr if it was not run.";
+The exit code is the command's; 127 if there is no such command, 126 if it cannot be executed, and 1 if it got no share,
+each with `fgpu: CODE: MESSAGE` on stderr.";
 
 const STATUS_JSON: &str = "\
 Examples:
@@ -260,6 +267,10 @@ const GC_JSON: &str = "\
 JSON: { schema, released: [{ namespace, container, grant, owner, request }] }";
 
 const EXPLAIN_JSON: &str = "\
+fgpu explain --container NAME: a key that is written otherwise (fgpu.fraction, FGPU/fraction), a label in place of an annotation, or an
+annotation on a container that was started without fgpu asks for nothing, and nothing else says so.
+JSON: { schema, container, request: null or text, why: null or text, mend: null or text }
+
 JSON: { schema, granted, request, tier, compute, error: null or { code, message }, why: null or text, notes, wasted, gpus: [{ index,
   uuid, model, mig_enabled, granted, reason: null or text, usable_memory, free_memory, foreign_memory, free_cores_ppm, asked_memory,
   asked_cores_ppm, left_memory, left_cores_ppm: null unless granted }] }

@@ -9,12 +9,16 @@ mod conflicts;
 mod containers;
 mod driver;
 mod engines;
+mod health;
 mod install;
 mod kernel;
+mod lock;
 mod node;
 mod report;
 mod running;
 mod slices;
+mod state;
+mod units;
 mod versions;
 
 use std::path::PathBuf;
@@ -99,10 +103,14 @@ impl Diagnosis {
 }
 
 /// The checks, in the order in which their findings are shown.
-const CHECKS: [fn(&Node, &mut Diagnosis); 7] = [
+const CHECKS: [fn(&Node, &mut Diagnosis); 11] = [
     kernel::check,
     driver::check,
+    health::check,
     install::check,
+    state::check,
+    units::check,
+    lock::check,
     containers::check,
     slices::check,
     engines::check,

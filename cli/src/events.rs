@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, SystemTime};
 
+use fgpu_allocator::names;
 use fgpu_allocator::{Key, Store};
 use fgpu_hook::events::{FILE, Kind, Lines, SCHEMA};
 use fgpu_spec::{Code, Error, GrantedGpu, Inventory};
@@ -387,7 +388,7 @@ fn rows(event: &Event, inventory: Option<&Inventory>, year: &str, table: &mut Ta
 /// The container; where only its grant is known, the beginning of that.
 fn who(event: &Event) -> String {
     match (event.key(), &event.grant) {
-        (Some(key), _) => key.short(),
+        (Some(key), _) => names::called(&key, None),
         (None, Some(grant)) => format!("grant {}", grant.get(..8).unwrap_or(grant)),
         (None, None) => String::new(),
     }

@@ -1,5 +1,7 @@
 //! `fgpu explain`: what a request would get now, or why nothing.
 
+mod container;
+
 use fgpu_allocator::{Explanation, GpuReport, Placement, Store, Verdict};
 use fgpu_spec::{Code, Compute, Error, Inventory, Request, Tier};
 use serde::Serialize;
@@ -10,6 +12,8 @@ use crate::quantity::{bytes, percent};
 use crate::screen::Look;
 use crate::share;
 use crate::table::{Column, Table};
+
+pub(crate) use container::container;
 
 /// Answers what a container with these annotations would get.
 ///
@@ -316,7 +320,7 @@ mod tests {
             [
                 "GPU  MODEL           ASKED     FREE      SM FREE  ANSWER",
                 "0    Simulated A100  13.0 GiB  30.0 GiB  75%      could serve it",
-                "1    Simulated A100  13.0 GiB  30.0 GiB  75%      would serve it and have 17.0 GiB and 41.6667% left",
+                "1    Simulated A100  13.0 GiB  30.0 GiB  75%      would serve it and have 17.0 GiB and 41.6% left",
                 "2    Simulated A100  -         -         -        it is in MIG mode and serves no fractions",
             ]
         );

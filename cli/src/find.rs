@@ -3,7 +3,7 @@
 use fgpu_allocator::{Key, Lease};
 use fgpu_spec::{Code, Error, Nonce, shown};
 
-use crate::names::Catalogue;
+use fgpu_allocator::names::Catalogue;
 
 /// The help of every argument that is read here.
 pub(crate) const HELP: &str = "A container's name or id as its engine gives it, the beginning of the id, NAMESPACE/ID, or the grant (32 hex digits) of \

@@ -12,9 +12,9 @@ mod exceeded;
 mod explain;
 mod find;
 mod inventory;
-mod names;
 mod node;
 mod output;
+mod overlooked;
 mod quantity;
 mod queue;
 mod release;
@@ -65,7 +65,8 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Status { watch: Some(interval), .. } => status::watch(&node()?, Order::Age, *interval),
         Command::Status { json, .. } => status::run(&node()?, *json),
         Command::Top { interval } => status::watch(&node()?, Order::Use, *interval),
-        Command::Explain { json, annotations } => explain::run(&node()?, annotations, *json),
+        Command::Explain { json, container: Some(what), .. } => explain::container(&node()?, what, *json),
+        Command::Explain { json, annotations, .. } => explain::run(&node()?, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node()?, *refresh, *json),
         Command::Events(arguments) => events::run(&node()?, arguments),
         Command::Wait(arguments) => wait::run(&node()?, arguments),

@@ -13,13 +13,14 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{}.{} GiB", bytes / GIB, bytes % GIB * 10 / GIB)
 }
 
-/// Parts per million as a percentage, exactly: `333333` is `33.3333%`.
+/// Parts per million as a percentage with one decimal at most, rounded down: `333333` is `33.3%`. JSON has it
+/// exactly.
 pub(crate) fn percent(ppm: u64) -> String {
-    let (whole, rest) = (ppm / 10_000, ppm % 10_000);
-    if rest == 0 {
-        return format!("{whole}%");
+    match (ppm / 10_000, ppm / 1_000 % 10) {
+        (0, 0) if ppm > 0 => "<0.1%".into(),
+        (whole, 0) => format!("{whole}%"),
+        (whole, tenths) => format!("{whole}.{tenths}%"),
     }
-    format!("{whole}.{}%", format!("{rest:04}").trim_end_matches('0'))
 }
 
 /// What a grant has of the SM time: `25%`, or `share` where it booked none and has what others leave.
@@ -63,11 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn percentages_are_exact() {
+    fn percentages_have_one_decimal_and_are_rounded_down() {
         assert_eq!(percent(0), "0%");
         assert_eq!(percent(250_000), "25%");
-        assert_eq!(percent(333_333), "33.3333%");
-        assert_eq!(percent(1), "0.0001%");
+        assert_eq!(percent(333_333), "33.3%");
+        assert_eq!(percent(883_333), "88.3%");
+        assert_eq!(percent(999_999), "99.9%");
+        assert_eq!(percent(1), "<0.1%");
         assert_eq!(percent(125_000), "12.5%");
         assert_eq!(percent(1_000_000), "100%");
     }

@@ -1,5 +1,6 @@
 //! The queue in `fgpu status`: who waits for what, and why.
 
+use fgpu_allocator::names::called;
 use fgpu_allocator::{Store, Waiter, Waiting};
 use fgpu_spec::{Error, Inventory, Nonce};
 use serde::Serialize;
@@ -64,7 +65,7 @@ fn unexplained((waiter, position): (Waiter, usize)) -> Waiting {
 
 fn of(Waiting { position, waiter, reason, brief }: Waiting, now: u64) -> WaitingStatus {
     WaitingStatus {
-        name: waiter.key.short(),
+        name: called(&waiter.key, None),
         brief,
         position,
         namespace: waiter.key.namespace,

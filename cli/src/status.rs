@@ -3,7 +3,7 @@
 mod text;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use fgpu_allocator::{Lease, State, Store};
@@ -13,12 +13,12 @@ use rustix::time::ClockId;
 use serde::Serialize;
 
 use crate::exceeded::{self, Mark};
-use crate::names::Catalogue;
 use crate::node::Node;
 use crate::output::{Output, json};
 use crate::queue::{self, WaitingStatus};
 use crate::screen::Look;
 use crate::used::{Used, nanoseconds};
+use fgpu_allocator::names::Catalogue;
 
 pub(crate) use watch::{interval, watch};
 
@@ -58,6 +58,9 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
     let held = match &store {
         None => Vec::new(),
         Some(store) => {
+            // Who cannot tell takes them for holders.
+            let stale = store.stale().unwrap_or_default();
+            let gone: BTreeSet<Nonce> = stale.iter().map(|lease| lease.grant.nonce).collect();
             let held = |lease: Lease| {
                 let nonce = lease.grant.nonce;
                 let mut used = Used::read(&store.container_dir(&nonce), &lease, gpus);
@@ -67,7 +70,8 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
                         *now = std::mem::take(now).since(before);
                     }
                 }
-                Held { names: catalogue.of(&lease), used, mark: marks.remove(&nonce), lease }
+                let gone = gone.contains(&nonce);
+                Held { names: catalogue.of(&lease), used, mark: marks.remove(&nonce), gone, lease }
             };
             store.leases()?.into_iter().map(held).collect()
         }
@@ -90,10 +94,12 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
 #[derive(Debug)]
 struct Held {
     lease: Lease,
-    names: crate::names::Names,
+    names: fgpu_allocator::names::Names,
     used: Option<Used>,
     /// Whether the watcher has seen it above its share.
     mark: Option<Mark>,
+    /// Whether its processes are gone, so that whoever needs its room has it.
+    gone: bool,
 }
 
 /// The answer of `fgpu status --json`. Amounts are bytes, ppm of a GPU and seconds. docs/json.md describes it.
@@ -159,6 +165,9 @@ struct LeaseStatus {
     since: String,
     held_seconds: u64,
     init_pid: Option<i32>,
+    /// Its processes have ended and nobody has given its share back yet; the next request that needs the room
+    /// does.
+    gone: bool,
     /// That it uses more than its share, as the driver counts; known only while somebody watches.
     exceeded: Option<Mark>,
     gpus: Vec<ShareStatus>,
@@ -185,11 +194,11 @@ impl Status {
     fn of(inventory: Option<&Inventory>, reserve: u64, held: &[Held], now: u64) -> Self {
         let gpus = inventory.map(|inventory| inventory.gpus.as_slice()).unwrap_or_default();
         let leases: Vec<_> = held.iter().map(|held| LeaseStatus::of(held, gpus, now)).collect();
+        let holders = || leases.iter().filter(|lease| !lease.gone);
         let gpu = |gpu: &Gpu| {
             let on = || {
                 // Several slices of one grant may be of one GPU.
-                let shares =
-                    leases.iter().flat_map(|lease| lease.gpus.iter().map(move |share| (lease, share)));
+                let shares = holders().flat_map(|lease| lease.gpus.iter().map(move |share| (lease, share)));
                 shares.filter(|(_, share)| share.uuid == gpu.uuid)
             };
             GpuStatus {
@@ -208,8 +217,7 @@ impl Status {
                 avoided: 0,
                 foreign_processes: Vec::new(),
                 exclusive: on().any(|(lease, _)| lease.exclusive),
-                leases: leases
-                    .iter()
+                leases: holders()
                     .filter(|lease| lease.gpus.iter().any(|share| share.uuid == gpu.uuid))
                     .count(),
             }
@@ -247,7 +255,7 @@ fn known_sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 
 impl LeaseStatus {
     fn of(held: &Held, gpus: &[Gpu], now: u64) -> Self {
-        let Held { lease, names, used, mark } = held;
+        let Held { lease, names, used, mark, gone } = held;
         // Launches are counted only where they are limited.
         let timed = used.as_ref().filter(|_| lease.grant.compute != Compute::Off);
         let share = |(number, share): (usize, &fgpu_spec::GrantedGpu)| ShareStatus {
@@ -277,6 +285,7 @@ impl LeaseStatus {
             since: humantime::format_rfc3339_seconds(made).to_string(),
             held_seconds: now.saturating_sub(lease.created) / 1_000_000_000,
             init_pid: lease.init.map(|init| init.pid),
+            gone: *gone,
             exceeded: mark.clone(),
             gpus: lease.grant.gpus.iter().enumerate().map(share).collect(),
         }

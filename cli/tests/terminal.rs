@@ -6,11 +6,12 @@
 )]
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 /// A node without a driver: `status` says so, and shows what there is.
 struct Node(tempfile::TempDir);
@@ -104,4 +105,39 @@ fn a_watch_ends_with_the_terminal_as_it_was() {
     let (rest, code) = terminal.read_all();
     assert!(rest.ends_with("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l"), "{rest:?}");
     assert_eq!(code, Some(0));
+}
+
+/// A watch whose terminal is its controlling one, as in a shell's foreground.
+fn watch(node: &Node, arguments: &[&str]) -> Terminal {
+    let inner = node.command(arguments);
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "--wait"]).arg(inner.get_program()).args(inner.get_args());
+    command.env_clear().env("LANG", "C.UTF-8").env("TERM", "xterm").env("PATH", "/usr/bin:/bin");
+    command.process_group(0);
+    let mut terminal = Terminal::start(command, 80, 24);
+    terminal.read_until("No container holds a share.");
+    terminal
+}
+
+/// Whether keys are shown and come by whole lines, as a shell leaves a terminal.
+fn is_usual(screen: &File) -> bool {
+    tcgetattr(screen).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+}
+
+#[test]
+fn q_ends_a_watch_and_the_terminal_is_as_it_was() {
+    let node = Node::new();
+    for arguments in [&["top", "-d", "60"][..], &["status", "--watch", "60"]] {
+        // q, and Ctrl-C, Ctrl-\\ that the terminal makes signals of.
+        for key in ["q", "xQ", "\u{3}", "\u{1c}"] {
+            let mut terminal = watch(&node, arguments);
+            assert!(!is_usual(&terminal.screen), "{arguments:?}");
+            let screen = terminal.screen.try_clone().unwrap();
+            terminal.screen.write_all(key.as_bytes()).unwrap();
+            let (rest, code) = terminal.read_all();
+            assert!(rest.ends_with("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l"), "{key:?}: {rest:?}");
+            assert_eq!(code, Some(0), "{key:?}");
+            assert!(is_usual(&screen), "{key:?}");
+        }
+    }
 }

@@ -98,6 +98,19 @@ pub(crate) fn run(
     bond: &Bond<'_>,
     started: impl FnOnce(i32),
 ) -> Result<Ended, Error> {
+    let name = Path::new(command.first().map_or(OsStr::new(""), AsRef::as_ref));
+    try_run(command, bond, started)?.map_err(|error| Error::io("run", name, &error))
+}
+
+/// As [`run`]; the inner error is why the program could not be executed.
+///
+/// # Errors
+/// It cannot be waited for.
+pub(crate) fn try_run(
+    command: &[impl AsRef<OsStr>],
+    bond: &Bond<'_>,
+    started: impl FnOnce(i32),
+) -> Result<std::io::Result<Ended>, Error> {
     let failed = |doing: &str, errno: Errno| Error::new(Code::Internal, format!("cannot {doing}: {errno}"));
     notice_ends();
     let held = held();
@@ -105,13 +118,15 @@ pub(crate) fn run(
     held.thread_block().map_err(|errno| failed("hold signals", errno))?;
     let signals = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| failed("receive signals", errno))?;
-    let name = Path::new(command.first().map_or(OsStr::new(""), AsRef::as_ref));
-    let child = spawn(command, bond, before).map_err(|error| Error::io("run", name, &error))?;
+    let child = match spawn(command, bond, before) {
+        Ok(child) => child,
+        Err(error) => return Ok(Err(error)),
+    };
     started(child.as_raw());
     loop {
         match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(_, status)) => return Ok(Ended::Exited(status)),
-            Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(Ended::Killed(signal)),
+            Ok(WaitStatus::Exited(_, status)) => return Ok(Ok(Ended::Exited(status))),
+            Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(Ok(Ended::Killed(signal))),
             Ok(_) => {}
             Err(errno) => return Err(failed("wait for the program", errno)),
         }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub use leftovers::clear as clear_leftovers;
 const NAMESPACE: &str = "run";
 
 /// Runs a command with the share that these annotations ask for, to its end, and gives the share back.
+///
+/// A command that cannot be executed has ended with 127, or 126, as a shell says it; why is on stderr.
 ///
 /// Waits for room as long as `fgpu/wait` says. A signal that ends this process before the command runs leaves a lease
 /// whose maker is dead; killed later, the command goes on and keeps the share until the reconciler finds it gone.
@@ -74,6 +77,15 @@ pub fn run(
         .inspect_err(|error| Events::of(config).refused(Some(&claim.key), error))?;
     let ended =
         start(config, &store, &granted, command).map_err(|error| granted.undo(config, &store, error))?;
+    let ended = match ended {
+        Ok(ended) => ended,
+        Err(error) => {
+            let (code, status) = not_run(&error);
+            let error = Error::io("run", Path::new(program), &error);
+            say(granted.undo(config, &store, Error { code, ..error }));
+            return Ok(Ended::Exited(status));
+        }
+    };
     // The command has run: its end is the caller's answer, whatever becomes of the lease. The reconciler finds it.
     if let Err(error) = give_back(config, &store, &granted.lease.grant.nonce) {
         say(format_args!("fgpu: warning: the share is not given back until fgpu gc: {error}"));
@@ -81,8 +93,23 @@ pub fn run(
     Ok(ended)
 }
 
-/// Makes the view and the cgroup, and runs the command in them to its end.
-fn start(config: &Config, store: &Store, granted: &Granted, command: &[OsString]) -> Result<Ended, Error> {
+/// The code, and the exit status, of a command that could not be executed (env(1), POSIX `env`, EXIT STATUS).
+fn not_run(error: &io::Error) -> (Code, i32) {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => (Code::InvalidRequest, 127),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => (Code::InvalidRequest, 126),
+        _ => (Code::Internal, 126),
+    }
+}
+
+/// Makes the view and the cgroup, and runs the command in them to its end. The inner error is why it could
+/// not be executed.
+fn start(
+    config: &Config,
+    store: &Store,
+    granted: &Granted,
+    command: &[OsString],
+) -> Result<io::Result<Ended>, Error> {
     let nonce = &granted.lease.grant.nonce;
     let layers = Layers::of_directory(Path::new("/"));
     let cwd = std::env::current_dir().unwrap_or_default().to_string_lossy().into_owned();
@@ -101,7 +128,7 @@ fn start(config: &Config, store: &Store, granted: &Granted, command: &[OsString]
         driver_step::limit(config, store, nonce, granted.insists)?;
     }
     let bond = Bond { dies_with_us: false, cgroup: cgroup.as_ref().map(Cgroup::members) };
-    let ended = child::run(command, &bond, |pid| {
+    let ended = child::try_run(command, &bond, |pid| {
         let init = Process::of(pid);
         // Without it the lease is ours as long as we live, which is as long as the command does.
         if let Err(error) =

@@ -90,9 +90,12 @@ fn sleep(store: &Store, ticket: &mut Ticket, longest: Duration, watch: &Watch) -
     Ok(())
 }
 
-/// `30 s`, `1.5 s`.
+/// `30 s`, `1.5 s`, rounded to a millisecond: a limit that was shortened by what has passed has odd
+/// nanoseconds.
 fn in_words(time: Duration) -> String {
-    format!("{} s", time.as_secs_f64())
+    let millis = (time.as_nanos() + 500_000) / 1_000_000;
+    let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
+    format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 #[cfg(test)]
@@ -176,6 +179,13 @@ mod tests {
         });
         assert_eq!(error.unwrap_err().code, Code::Cancelled);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn times_have_no_odd_nanoseconds() {
+        for (nanos, words) in [(4_999_999_960, "5 s"), (30_000_000_000, "30 s"), (1_500_000_000, "1.5 s")] {
+            assert_eq!(in_words(Duration::from_nanos(nanos)), words);
+        }
     }
 
     #[test]

@@ -148,12 +148,12 @@ fn a_grant_says_what_it_is_beside_what_was_asked() {
     let placement = table.decide(&request(Some("auto"), MemoryAsk::Bytes(16 * GIB), 0)).outcome.unwrap();
     assert_eq!(
         placement.notes,
-        ["MIG 1g.20gb of GPU 0 is 20096 MiB and 26 of 132 SMs (19.6969%); memory: 3712 MiB more, \
-          SMs: 19.6969% more than asked"]
+        ["MIG 1g.20gb of GPU 0 is 20096 MiB and 26 of 132 SMs (19.6%); memory: 3712 MiB more, \
+          SMs: 19.6% more than asked"]
     );
     assert_eq!((placement.gpus[0].memory, placement.gpus[0].cores_ppm), (20096 << 20, 196_969));
     let placement = table.decide(&named("1g.10gb+me")).outcome.unwrap();
-    assert_eq!(placement.notes, ["MIG 1g.10gb+me of GPU 0 is 9984 MiB and 16 of 132 SMs (12.1212%)"]);
+    assert_eq!(placement.notes, ["MIG 1g.10gb+me of GPU 0 is 9984 MiB and 16 of 132 SMs (12.1%)"]);
 }
 
 #[test]

@@ -170,10 +170,10 @@ fn gpu_in_words(gpu: &Gpu, wanted: &str, slots: &[Slot], holders: &[Holder]) -> 
 fn holder_in_words(slot: &Slot, holder: Option<&Holder>) -> String {
     match (&slot.holder, holder) {
         (SlotHolder::Lease | SlotHolder::Kept, Some(holder)) => match (holder.state, &holder.trouble) {
-            (State::Releasing, Some(trouble)) => format!("left by {} ({trouble})", holder.key.short()),
-            (State::Releasing, None) => format!("left by {}, being destroyed", holder.key.short()),
+            (State::Releasing, Some(trouble)) => format!("left by {} ({trouble})", holder.called()),
+            (State::Releasing, None) => format!("left by {}, being destroyed", holder.called()),
             (State::Kept, _) => "kept for reuse".to_owned(),
-            _ => format!("by {}", holder.key.short()),
+            _ => format!("by {}", holder.called()),
         },
         (SlotHolder::Lease | SlotHolder::Kept, None) => "by a lease".to_owned(),
         (SlotHolder::Idle(_), _) => {

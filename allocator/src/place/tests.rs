@@ -96,6 +96,7 @@ impl Table {
         let refusal = decision.outcome.clone().unwrap_err();
         let holder = |held: &Held| Holder {
             key: Key { namespace: "moby".into(), id: "3f2a19bc44d0aabbccdd".into() },
+            bundle: "/nowhere".into(),
             memory: held.memory,
             cores_ppm: held.cores_ppm,
             exclusive: held.exclusive,

@@ -20,18 +20,25 @@ fn default_runtime(node: &Node, diagnosis: &mut Diagnosis) {
         diagnosis.error(
             "nvidia-is-default-runtime",
             "Docker's default runtime is nvidia: a container that does not ask fgpu gets every GPU whole if its image says so",
-            &["sed -i '/\"default-runtime\"/d' /etc/docker/daemon.json   # and the comma before it", "systemctl reload docker"],
+            &[
+                "sed -zi 's/\\(\"default-runtime\"[[:space:]]*:[[:space:]]*\\)\"nvidia\"/\\1\"runc\"/' /etc/docker/daemon.json",
+                "systemctl reload docker",
+            ],
         );
     }
     let containerd = node.text("/etc/containerd/config.toml").unwrap_or_default();
     if containerd
         .lines()
-        .any(|line| line.split_whitespace().collect::<String>() == "default_runtime_name=\"nvidia\"")
+        .map(|line| line.split_whitespace().collect::<String>().replace('\'', "\""))
+        .any(|line| line.starts_with("default_runtime_name=\"nvidia\""))
     {
         diagnosis.error(
             "nvidia-is-default-runtime",
             "containerd's default runtime is nvidia: a pod that does not ask fgpu gets every GPU whole if its image says so",
-            &["sed -i 's/default_runtime_name = \"nvidia\"/default_runtime_name = \"runc\"/' /etc/containerd/config.toml", "systemctl restart containerd"],
+            &[
+                "sed -i \"s/\\(default_runtime_name[[:space:]]*=[[:space:]]*\\)[\\\"']nvidia[\\\"']/\\1'runc'/\" /etc/containerd/config.toml",
+                "systemctl restart containerd",
+            ],
         );
     }
 }
@@ -79,7 +86,7 @@ fn preload(node: &Node, diagnosis: &mut Diagnosis) {
         diagnosis.error(
             "hami-preload",
             "/etc/ld.so.preload loads HAMi's libvgpu into every process: two limiters in one process count twice",
-            &["sed -i '/libvgpu/d' /etc/ld.so.preload"],
+            &["sed -i 's/[^[:space:]:]*libvgpu[^[:space:]:]*//g' /etc/ld.so.preload"],
         );
     }
 }
@@ -95,7 +102,7 @@ fn real_runtime(node: &Node, diagnosis: &mut Diagnosis) {
         diagnosis.error(
             "nvidia-runtime-below",
             what,
-            &["sed -i 's/^runtimes.*/runtimes = [\"runc\", \"crun\"]/' /etc/fgpu/config.toml"],
+            &["sed -zi 's/\\(^\\|\\n\\)runtimes[[:space:]]*=[^]]*]/\\1runtimes = [\"runc\", \"crun\"]/' /etc/fgpu/config.toml"],
         );
     }
 }

@@ -11,6 +11,7 @@ use super::node::Node;
 pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     let directory = node.state_dir();
     if !directory.is_dir() {
+        overlooked(node, &[], diagnosis);
         return;
     }
     let host = Host { proc: node.place("/proc"), cgroup: node.place("/sys/fs/cgroup") };
@@ -38,7 +39,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     let leases = match store.leases().map_err(fgpu_spec::Error::from) {
         Ok(leases) => leases,
         Err(error) if error.code == Code::StateCorrupt && error.message.contains("format version") => {
-            let mend = "apt-get install the version of fgpu that wrote it, or reboot";
+            let mend = "install the package of the version of fgpu that wrote it, or reboot";
             diagnosis.error("allocator-other-version", error.message, &[mend]);
             return;
         }
@@ -73,11 +74,21 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
         diagnosis.error("share-exceeded", what, &["fgpu events --event exceeded", "docker stop CONTAINER"]);
     }
     never_started(node, &leases, diagnosis);
+    overlooked(node, &leases, diagnosis);
     // The reconciler tries again and again; somebody has to know why it does not succeed.
     for lease in leases.iter().filter(|lease| lease.trouble.is_some()) {
         let trouble = lease.trouble.as_deref().unwrap_or_default();
         let what = format!("{}: the driver's part of its share: {trouble}", lease.key.short());
         diagnosis.error("driver-part-stuck", what, &["fgpu gc", "nvidia-smi mig -lgi"]);
+    }
+}
+
+/// Containers that ask in vain, and were told nothing.
+fn overlooked(node: &Node, leases: &[Lease], diagnosis: &mut Diagnosis) {
+    let place = |path: &str| node.place(path);
+    for one in crate::overlooked::all(&place, leases, node.config.accept_env) {
+        let what = format!("{} has no share: {}", one.container, one.why);
+        diagnosis.warn("request-overlooked", what, &[&one.mend]);
     }
 }
 

@@ -118,7 +118,6 @@ fn device(node: &Node, diagnosis: &mut Diagnosis, name: &str, majors: &[u32], nu
     };
     let make = match name {
         "nvidia-uvm" => "nvidia-modprobe -u -c 0".to_owned(),
-        "nvidiactl" => "nvidia-modprobe -c 0".to_owned(),
         _ => format!("nvidia-modprobe -c {number}"),
     };
     let Ok(found) = fs::metadata(node.place(&path)) else {

@@ -1,11 +1,14 @@
 //! The container engines: are they wired to fgpu, and are their versions known to have faults with us?
 
-use fgpu_spec::Error;
+use fgpu_hook::config::PATH;
+use fgpu_spec::{Error, shown};
 
 use super::node::Node;
 use super::versions::Version;
 use super::{Diagnosis, running};
 use crate::setup::{Name, is_done};
+
+const DAEMON_JSON: &str = "/etc/docker/daemon.json";
 
 /// An engine.
 struct Engine {
@@ -55,6 +58,11 @@ const ENGINES: [Engine; 4] = [
     },
 ];
 
+/// The first Docker that knows `runtimeType` in daemon.json, and `--annotation`.
+const FIRST_WITH_ANNOTATIONS: Version = Version(24, 0, 0);
+/// The first Podman that gives a container none of its image's annotations (Podman 4.6.0, release notes).
+const FIRST_WITHOUT_IMAGES: Version = Version(4, 6, 0);
+
 pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     let mut any = false;
     for engine in &ENGINES {
@@ -69,8 +77,19 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
                 &[&format!("apt-get install {}", package(engine.program))],
             );
         }
-        if engine.word == "docker" {
-            docker(node, diagnosis, version);
+        match (engine.word, version) {
+            ("docker", _) => {
+                docker(node, diagnosis, version);
+                programs(node, diagnosis);
+            }
+            ("podman", Some(version)) if (engine.tried..FIRST_WITHOUT_IMAGES).contains(&version) => {
+                diagnosis.warn(
+                    "podman-image-annotations",
+                    format!("Podman {version} takes annotations from images: an image can give itself a share"),
+                    &["run only images that you trust, or install Podman 4.6 or newer (Debian 13, Ubuntu 24.04, RHEL 9.3)"],
+                );
+            }
+            _ => {}
         }
         // Docker brings a containerd that no Kubernetes uses.
         if engine.word == "containerd" && !node.has("/var/lib/kubelet") {
@@ -87,6 +106,42 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     }
     runc(node, diagnosis);
     hooks(node, diagnosis);
+}
+
+/// The programs that daemon.json names.
+fn programs(node: &Node, diagnosis: &mut Diagnosis) {
+    let text = node.text(DAEMON_JSON).unwrap_or_default();
+    let docker = serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default();
+    for (name, runtime) in docker["runtimes"].as_object().into_iter().flatten() {
+        let Some(program) = runtime["path"].as_str() else { continue };
+        let there = match program.contains('/') {
+            true => node.has(program),
+            false => node.program(program).is_some(),
+        };
+        if there {
+            continue;
+        }
+        let what = format!(
+            "{DAEMON_JSON} names {} for the runtime {}, which is not there: its containers do not start",
+            shown(program),
+            shown(name)
+        );
+        if name == "fgpu" && program.ends_with("/fgpu-runtime") {
+            let runtime = if has_old_docker(node) { " --runtime" } else { "" };
+            let again = format!("fgpu setup docker{runtime}");
+            let mend = ["fgpu setup docker --undo", &again, "systemctl reload docker"];
+            diagnosis.error("runtime-program-missing", what, &mend);
+        } else {
+            let mend = format!("install it, or take runtimes.{} out of {DAEMON_JSON}", shown(name));
+            diagnosis.warn("runtime-program-missing", what, &[&mend]);
+        }
+    }
+}
+
+/// Whether Docker is older than its `--annotation`.
+pub(super) fn has_old_docker(node: &Node) -> bool {
+    let version = node.version_line("dockerd").as_deref().and_then(Version::find);
+    version.is_some_and(|version| version < FIRST_WITH_ANNOTATIONS)
 }
 
 fn package(program: &str) -> &str {
@@ -112,9 +167,14 @@ fn wiring(node: &Node, diagnosis: &mut Diagnosis, engine: &Engine, version: Opti
                 // They look for hooks each time.
                 _ => {}
             }
+            if engine.word != "podman" {
+                running::stopped(node, diagnosis, engine.title, engine.program);
+            }
         }
         Ok(false) => {
-            let setup = format!("fgpu setup {}", engine.word);
+            let old =
+                engine.word == "docker" && version.is_some_and(|version| version < FIRST_WITH_ANNOTATIONS);
+            let setup = format!("fgpu setup {}{}", engine.word, if old { " --runtime" } else { "" });
             let mend: Vec<&str> =
                 [setup.as_str(), engine.restart].into_iter().filter(|line| !line.is_empty()).collect();
             let what = format!("{}{shown} is not wired to fgpu", engine.title);
@@ -139,8 +199,8 @@ fn refused(diagnosis: &mut Diagnosis, engine: &Engine, error: &Error) {
 
 /// Docker learnt `runtimeType` in daemon.json, and `--annotation`, with 24.0.
 fn docker(node: &Node, diagnosis: &mut Diagnosis, version: Option<Version>) {
-    let Some(version) = version.filter(|version| *version < Version(24, 0, 0)) else { return };
-    let text = node.text("/etc/docker/daemon.json").unwrap_or_default();
+    let Some(version) = version.filter(|version| *version < FIRST_WITH_ANNOTATIONS) else { return };
+    let text = node.text(DAEMON_JSON).unwrap_or_default();
     if text.contains("io.containerd.fgpu.v2") {
         diagnosis.error(
             "docker-too-old-for-shim",
@@ -151,7 +211,10 @@ fn docker(node: &Node, diagnosis: &mut Diagnosis, version: Option<Version>) {
         diagnosis.error(
             "docker-without-annotations",
             format!("Docker {version} has no --annotation; a request can only be made with variables, which accept-env allows"),
-            &["echo 'accept-env = true' | cat - /etc/fgpu/config.toml > /run/c && mv /run/c /etc/fgpu/config.toml", "docker run --runtime=fgpu -e FGPU_FRACTION=0.25 …"],
+            &[
+                &format!("{{ echo accept-env = true; sed /^accept-env/d {PATH}; }} > {PATH}.new; mv {PATH}.new {PATH}"),
+                "docker run --runtime=fgpu -e FGPU_FRACTION=0.25 …",
+            ],
         );
     }
 }
@@ -166,7 +229,8 @@ fn runc(node: &Node, diagnosis: &mut Diagnosis) {
             format!("runc {version} loses the GPUs of a container at `systemctl daemon-reload`, because /dev/char has no links to them"),
             &[
                 "apt-get install runc   # 1.1.7 or newer",
-                "or for now: ln -s ../nvidiactl /dev/char/195:255; ln -s ../nvidia0 /dev/char/195:0",
+                "or for now: mkdir -p /dev/char; for name in $(cd /dev && ls -d nvidia*); do test -c /dev/$name && \
+                 ln -sf ../$name /dev/char/$(printf '%d:%d' $(stat -c '0x%t 0x%T' /dev/$name)); done",
             ],
         );
     } else {
@@ -200,7 +264,7 @@ fn hooks(node: &Node, diagnosis: &mut Diagnosis) {
                 diagnosis.error(
                     "hook-program-missing",
                     what,
-                    &["apt-get install --reinstall fgpu", &format!("or: rm {path}")],
+                    &[super::install::reinstall(node), &format!("or: rm {path}")],
                 );
             }
         }

@@ -8,6 +8,7 @@ use fgpu_hook::config::PATH;
 use fgpu_wire::Seal;
 
 use super::Diagnosis;
+use super::engines::has_old_docker;
 use super::node::Node;
 
 /// Programs of ours that others call.
@@ -15,25 +16,41 @@ const PROGRAMS: [&str; 3] = ["fgpu-runtime", "fgpu-hook", "containerd-shim-fgpu-
 /// What is put in place of the driver's libraries.
 const LIBRARIES: [&str; 2] = ["libfgpu-cuda.so", "libfgpu-nvml.so"];
 /// Less than this is left on a disk that is full, bytes.
-const LITTLE: u64 = 1 << 20;
-const REINSTALL: &str = "apt-get install --reinstall fgpu";
+pub(super) const LITTLE: u64 = 1 << 20;
+
+/// How what is missing or damaged of fgpu comes back: no repository of apt's or dnf's has the package.
+pub(super) fn reinstall(node: &Node) -> &'static str {
+    if node.has("/var/lib/dpkg/info/fgpu.list") {
+        "dpkg -i ./fgpu_*.deb   # the file that it was installed from"
+    } else if node.has("/usr/lib/sysimage/rpm") || node.has("/var/lib/rpm") {
+        "rpm -U --replacepkgs ./fgpu-*.rpm   # the file that it was installed from"
+    } else {
+        "make install   # in the sources that it was installed from"
+    }
+}
 
 pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     programs(node, diagnosis);
     config(node, diagnosis);
     runtimes(node, diagnosis);
-    state_dir(node, diagnosis);
     log_dir(node, diagnosis);
     library_dir(node, diagnosis);
-    units(node, diagnosis);
 }
 
 fn programs(node: &Node, diagnosis: &mut Diagnosis) {
     let mut missing = Vec::new();
     for name in PROGRAMS {
         let path = node.system.program(name);
-        if !node.has(&path) {
-            missing.push(path);
+        match fs::metadata(node.place(&path)) {
+            Err(_) => missing.push(path),
+            Ok(metadata) if metadata.mode() & 0o111 == 0 => {
+                let what = format!(
+                    "{path} has mode {:04o} and cannot be executed: containers with a share do not start",
+                    metadata.mode() & 0o7777
+                );
+                diagnosis.error("program-not-executable", what, &[&format!("chmod 0755 {path}")]);
+            }
+            Ok(_) => {}
         }
     }
     let programs = node.system.program("");
@@ -41,26 +58,43 @@ fn programs(node: &Node, diagnosis: &mut Diagnosis) {
     for name in LIBRARIES {
         let path = folder.join(name);
         let shown = format!("{}/../lib/fgpu/{name}", programs.trim_end_matches('/'));
-        let can_be_sealed = |mut bytes: Vec<u8>| Seal::default().apply(&mut bytes).is_ok();
-        match fs::read(node.place(&path)).map(can_be_sealed) {
+        let is_whole = |mut bytes: Vec<u8>| !is_cut(&bytes) && Seal::default().apply(&mut bytes).is_ok();
+        match fs::read(node.place(&path)).map(is_whole) {
             Err(_) => missing.push(shown),
             Ok(false) => {
                 let what = format!("{shown} is damaged: every container with a share is refused");
-                diagnosis.error("library-damaged", what, &[REINSTALL]);
+                diagnosis.error("library-damaged", what, &[reinstall(node)]);
             }
-            Ok(true) => {}
+            Ok(true) => {
+                let mode = fs::metadata(node.place(&path)).map_or(0o644, |metadata| metadata.mode() & 0o7777);
+                if mode & 0o444 != 0o444 {
+                    let what =
+                        format!("{shown} has mode {mode:04o}: only root can make containers with a share");
+                    diagnosis.warn("library-mode", what, &[&format!("chmod 0644 {shown}")]);
+                }
+            }
         }
     }
     match missing.is_empty() {
         true => diagnosis.fine("all programs and libraries of fgpu are there"),
         false => {
-            diagnosis.error(
-                "installation-incomplete",
-                format!("missing: {}", missing.join(", ")),
-                &[REINSTALL],
-            );
+            let what = format!("missing: {}", missing.join(", "));
+            diagnosis.error("installation-incomplete", what, &[reinstall(node)]);
         }
     }
+}
+
+/// Whether an ELF file of 64 bits ends before its section headers do, which linkers write last (elf(5)).
+fn is_cut(bytes: &[u8]) -> bool {
+    let number = |at: usize, length: usize| {
+        let bytes = bytes.get(at..at + length)?;
+        Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
+    };
+    let end = || {
+        let (start, size, count) = (number(0x28, 8)?, number(0x3a, 2)?, number(0x3c, 2)?);
+        start.checked_add(size * count)
+    };
+    !bytes.starts_with(b"\x7fELF") || end().is_none_or(|end| end > bytes.len() as u64)
 }
 
 fn config(node: &Node, diagnosis: &mut Diagnosis) {
@@ -75,7 +109,9 @@ fn config(node: &Node, diagnosis: &mut Diagnosis) {
         let what = format!("{PATH} can be written by others than root, who could give themselves any GPU");
         diagnosis.error("config-writable", what, &[&format!("chown root:root {PATH} && chmod 0644 {PATH}")]);
     }
-    if node.config.accept_env {
+    if node.config.accept_env && has_old_docker(node) {
+        diagnosis.fine("accept-env is on, which this Docker needs");
+    } else if node.config.accept_env {
         diagnosis.warn(
             "accept-env",
             "accept-env is on: an image can grant itself a GPU with its FGPU_ variables; only Docker before 24 needs it",
@@ -100,6 +136,14 @@ fn runtimes(node: &Node, diagnosis: &mut Diagnosis) {
             what,
             &["apt-get install runc", &format!("or name yours: runtimes = [\"/path\"] in {PATH}")],
         );
+    } else if node.program("runc").is_none()
+        && let Some(engine) = ["dockerd", "containerd"].iter().find(|name| node.program(name).is_some())
+        // That says the same.
+        && !diagnosis.findings.iter().any(|finding| finding.check == "crun-on-hybrid-cgroups")
+    {
+        let what =
+            format!("runc is not there, with which {engine} starts containers unless it is told otherwise");
+        diagnosis.error("runc-missing", what, &["apt-get install runc"]);
     }
     let shim = "containerd-shim-runc-v2";
     if node.program("containerd").is_some() && node.program(shim).is_none() {
@@ -108,52 +152,8 @@ fn runtimes(node: &Node, diagnosis: &mut Diagnosis) {
     }
 }
 
-fn state_dir(node: &Node, diagnosis: &mut Diagnosis) {
-    let path = node.config.state_dir.display().to_string();
-    let there = node.state_dir();
-    if there.ancestors().find(|path| path.is_dir()).is_some_and(is_read_only) {
-        let what = format!("the file system of {path} is read-only: no container gets a share");
-        let mend = format!("mount -o remount,rw $(findmnt -n -o TARGET -T {path})");
-        diagnosis.error("state-dir-read-only", what, &[&mend]);
-    }
-    let Ok(metadata) = fs::metadata(node.state_dir()) else {
-        let what = format!("{path} is not there; the first container makes it");
-        if !node.state_dir().parent().is_some_and(Path::exists) {
-            diagnosis.error(
-                "state-dir-missing",
-                format!("{what}, but not the directory around it"),
-                &[&format!("mkdir -p {path}")],
-            );
-        }
-        return;
-    };
-    if let Ok(space) = rustix::fs::statvfs(node.state_dir())
-        && space.f_bavail == 0
-    {
-        let what = format!("the file system of {path} is full: no container gets a share");
-        let look = format!("du -ah {path} | sort -h | tail; df {path}");
-        diagnosis.error("state-dir-full", what, &["fgpu gc", &look]);
-    }
-    if metadata.uid() != 0 || metadata.mode() & 0o022 != 0 {
-        diagnosis.error(
-            "state-dir-writable",
-            format!("{path} can be written by others than root, who could take and free any share"),
-            &[&format!("chown root:root {path} && chmod 0755 {path}")],
-        );
-    } else if metadata.mode() & 0o055 != 0o055 {
-        diagnosis.warn(
-            "state-dir-unreadable",
-            format!(
-                "{path} has mode {:04o}: only root can look with `fgpu status`",
-                metadata.mode() & 0o7777
-            ),
-            &[&format!("chmod 0755 {path}")],
-        );
-    }
-}
-
 /// Whether a directory is where a file system is mounted.
-fn has_own_file_system(path: &Path) -> bool {
+pub(super) fn has_own_file_system(path: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.dev());
     device(path).is_some() && device(path) != path.parent().and_then(device)
 }
@@ -192,44 +192,7 @@ fn library_dir(node: &Node, diagnosis: &mut Diagnosis) {
     }
 }
 
-fn is_read_only(directory: &Path) -> bool {
+pub(super) fn is_read_only(directory: &Path) -> bool {
     let read_only = rustix::fs::StatVfsMountFlags::RDONLY;
     rustix::fs::statvfs(directory).is_ok_and(|space| space.f_flag.contains(read_only))
-}
-
-fn units(node: &Node, diagnosis: &mut Diagnosis) {
-    if !node.has_systemd() {
-        return;
-    }
-    let wanted = "/etc/systemd/system/timers.target.wants/fgpu-gc.timer";
-    if fs::symlink_metadata(node.place(wanted)).is_err() {
-        diagnosis.warn(
-            "gc-timer-off",
-            "fgpu-gc.timer is not enabled: what a runtime fails to give back stays granted until somebody needs the room",
-            &["systemctl enable --now fgpu-gc.timer"],
-        );
-    }
-    let mounted = "/etc/systemd/system/local-fs.target.wants/run-fgpu.mount";
-    if node.config.state_dir == Path::new("/run/fgpu")
-        && !has_own_file_system(&node.state_dir())
-        && fs::symlink_metadata(node.place(mounted)).is_err()
-    {
-        diagnosis.warn(
-            "state-dir-shared",
-            "/run/fgpu is on the file system of /run, which a container without a memory limit can fill: it can write its ledger",
-            &["systemctl enable run-fgpu.mount   # it begins with the next boot"],
-        );
-    }
-    let custom = |path: &Path, usual: &str| path != Path::new(usual);
-    let dropins = node.names("/etc/systemd/system/fgpu-gc.service.d");
-    if (custom(&node.config.state_dir, "/run/fgpu") || custom(&node.config.log_dir, "/var/log/fgpu"))
-        && dropins.is_empty()
-    {
-        let paths = format!("{} {}", node.config.state_dir.display(), node.config.log_dir.display());
-        diagnosis.error(
-            "gc-cannot-write",
-            format!("fgpu-gc.service may not write {paths}, which {PATH} names"),
-            &[&format!("systemctl edit fgpu-gc.service   # [Service] ReadWritePaths={paths}")],
-        );
-    }
 }

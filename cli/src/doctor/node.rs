@@ -69,8 +69,13 @@ impl Node {
 
     /// What `program --version` prints first, if it is there and answers in time.
     pub(super) fn version_line(&self, name: &str) -> Option<String> {
+        self.say(name, &["--version"])
+    }
+
+    /// The first line that a program of the node prints, if it is there and answers in time.
+    pub(super) fn say(&self, name: &str, arguments: &[&str]) -> Option<String> {
         let mut child = Command::new(self.program(name)?)
-            .arg("--version")
+            .args(arguments)
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .stdin(Stdio::null())

@@ -70,6 +70,22 @@ pub(super) fn containerd(node: &Node, diagnosis: &mut Diagnosis) {
     }
 }
 
+/// An engine none of whose processes runs. Docker may be started by the first who connects (docker.socket).
+pub(super) fn stopped(node: &Node, diagnosis: &mut Diagnosis, title: &str, program: &str) {
+    let socket = program == "dockerd" && DOCKER.iter().any(|path| node.place(path).exists());
+    let mut pids = node.names("/proc");
+    pids.retain(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_it =
+        |pid: &String| node.text(&format!("/proc/{pid}/comm")).is_some_and(|name| name.trim_end() == program);
+    // Where no process can be seen, nobody can tell.
+    if socket || pids.is_empty() || pids.iter().any(is_it) {
+        return;
+    }
+    let service = if program == "dockerd" { "docker" } else { program };
+    let mend = [format!("systemctl start {service}"), format!("journalctl -u {service} -n 20")];
+    diagnosis.error("engine-stopped", format!("{title} does not run"), &[&mend[0], &mend[1]]);
+}
+
 /// When the oldest process of this name started, in seconds of CLOCK_REALTIME (proc(5): `btime` of /proc/stat, and field 22
 /// of /proc/PID/stat, in ticks).
 fn started(node: &Node, name: &str) -> Option<u64> {

@@ -9,7 +9,7 @@ use fgpu_allocator::{Key, Process};
 use fgpu_spec::{Compute, Gpu, Grant, GrantedGpu, MigPlacement, MigSlice, MigStage};
 
 use super::*;
-use crate::names::Names;
+use fgpu_allocator::names::Names;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -79,7 +79,7 @@ pub(crate) fn lease(id: &str, gpus: &[u32], exclusive: bool) -> Lease {
 }
 
 fn held(lease: Lease) -> Held {
-    Held { lease, names: Names::default(), used: None, mark: None }
+    Held { lease, names: Names::default(), used: None, mark: None, gone: false }
 }
 
 /// A node of a hundred containers or none: each has a hundredth of its GPU, names are long and short.
@@ -106,6 +106,7 @@ fn crowd(gpus: u32, containers: u64) -> Status {
             names: Names { name, image: Some(image[number as usize % 3].into()) },
             used: Some(Used::for_test([(number * 7 * MIB, (number % 11 * 1000) as u32)])),
             mark: None,
+            gone: false,
         }
     };
     let held: Vec<_> = (0..containers).map(container).collect();
@@ -130,7 +131,7 @@ fn tenants() -> Status {
             let used = shares.iter().map(|share| (share.3 * GIB / 10, share.4 * 10_000));
             let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
             let names = Names { name: some(name), image: some(image) };
-            Held { lease, names, used: Some(Used::for_test(used)), mark: None }
+            Held { lease, names, used: Some(Used::for_test(used)), mark: None, gone: false }
         };
     let mut held = vec![
         container("3f1c0a9b2d11", "chat", "vllm/vllm-openai:v0.6", "assistants", &[(0, 40, 50, 371, 47)]),
@@ -263,6 +264,21 @@ fn leases_are_shown_when_the_driver_is_gone() {
     let status = Status::of(None, 0, &[held(lease("web", &[0], false))], 0);
     let text = text::text(&status, Order::Age, &Look::PLAIN);
     assert!(text.contains("moby/web   GPU-00000000-4a1c-5e60-b0d1-0123456789ab"), "{text}");
+}
+
+#[test]
+fn who_is_gone_holds_nothing_and_is_shown_as_such() {
+    let [mut first, second] = ["1", "2"].map(|id| held(lease(&id.repeat(24), &[0], false)));
+    first.gone = true;
+    let both = inventory(vec![gpu(0, "NVIDIA H100", 80)]);
+    let memory = second.lease.grant.gpus[0].memory;
+    let status = Status::of(Some(&both), 0, &[first, second], 0);
+    assert_eq!((status.gpus[0].granted_memory, status.gpus[0].leases), (memory, 1));
+    assert_eq!(status.leases.iter().map(|lease| lease.gone).collect::<Vec<_>>(), [true, false]);
+    let text = text::text(&status, Order::Age, &Look::PLAIN);
+    assert!(text.starts_with("1 GPU, 1 container"), "{text}");
+    assert!(text.lines().any(|line| line.contains("111111111111") && line.ends_with("gone")), "{text}");
+    assert!(text.contains("gone: it has ended"), "{text}");
 }
 
 #[test]

@@ -40,7 +40,11 @@ fn head(status: &Status, look: &Look) -> String {
         number => format!("{number} {one}s"),
     };
     let fits = |length: usize| look.width.is_none_or(|width| length <= width);
-    let mut words = [count(status.gpus.len(), "GPU"), count(status.leases.len(), "container")].join(", ");
+    let mut words = [
+        count(status.gpus.len(), "GPU"),
+        count(status.leases.iter().filter(|lease| !lease.gone).count(), "container"),
+    ]
+    .join(", ");
     if !status.queue.is_empty() {
         words += &format!(", {} waiting", status.queue.len());
     }
@@ -190,11 +194,16 @@ fn leases(status: &Status, order: Order, look: &Look) -> String {
     }
     let mut text = table.fitted(look);
     // Of one that is being made nobody knows yet, either.
-    let made = leases.iter().filter(|lease| lease.state == State::Active);
+    let made = leases.iter().filter(|lease| lease.state == State::Active && !lease.gone);
     let measured = |share: &ShareStatus| share.used_memory.is_some() && share.used_cores_ppm.is_some();
     if !made.flat_map(|lease| &lease.gpus).all(measured) {
         let why =
             if status.is_blind { "-: only root can see it" } else { "-: not limited, and so not measured" };
+        paint(&mut text, why, FAINT, look);
+        text.push('\n');
+    }
+    if leases.iter().any(|lease| lease.gone) {
+        let why = "gone: it has ended; whoever needs its share has it, and `fgpu gc` gives it back now";
         paint(&mut text, why, FAINT, look);
         text.push('\n');
     }
@@ -230,6 +239,7 @@ fn lease_row(lease: &LeaseStatus, share: &ShareStatus, first: bool) -> Vec<Cell>
         once(Cell::from(duration(lease.held_seconds))),
         // What is as it should be needs no word.
         once(match (&lease.exceeded, lease.state) {
+            _ if lease.gone => Cell::styled("gone", WARNING),
             (Some(_), _) => Cell::styled("exceeded", WRONG),
             (None, State::Active) => Cell::from(""),
             (None, state) => Cell::styled(word(&state), WARNING),

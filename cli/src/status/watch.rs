@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fgpu_spec::{Code, Error};
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::node::Node;
 use crate::output::Output;
@@ -20,9 +23,12 @@ use super::{Order, look, text};
 /// Buffer", DECTCEM, DECAWM).
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
 const LEAVE: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
-/// To the first column of the first line; and: forget the rest of the line, of the screen.
+/// To the first column of the first line; and: forget the line, the rest of the screen.
 const HOME: &str = "\u{1b}[H";
-const LINE_END: &str = "\u{1b}[K\r\n";
+/// Before the line's text: after a line that is as wide as the terminal the cursor stays on its last
+/// character, and this would take it away.
+const LINE_START: &str = "\u{1b}[K";
+const LINE_END: &str = "\r\n";
 const SCREEN_END: &str = "\u{1b}[J";
 
 /// Reads an interval: seconds, at least a tenth.
@@ -32,8 +38,8 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     if (0.1..=86400.0).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
 }
 
-/// Draws the status every `interval`, until a signal ends it. On a terminal it is drawn over the last one, elsewhere
-/// below it.
+/// Draws the status every `interval`, until a signal or the key `q` ends it. On a terminal it is drawn over
+/// the last one, elsewhere below it.
 ///
 /// # Errors
 /// As [`super::run`] says at the first look; later ones are drawn in place of the status.
@@ -43,6 +49,7 @@ pub(crate) fn watch(node: &Node, order: Order, interval: Duration) -> Result<Out
     let mut looked = Ok(look(node, &mut before)?);
     let signals = Signals::new().map_err(failed)?;
     let mut screen = Screen::new(io::stdout());
+    let mut keys = Look::of_stdout().height.and_then(|_| Keys::new());
     loop {
         let layout = Look::of_stdout();
         let frame = match &looked {
@@ -56,8 +63,15 @@ pub(crate) fn watch(node: &Node, order: Order, interval: Duration) -> Result<Out
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Output::default()),
             drawn => drawn.map_err(failed)?,
         }
-        match signals.wait(interval).map_err(failed)? {
+        match signals.wait(interval, &mut keys).map_err(failed)? {
             Woken::Ended => return Ok(Output::default()),
+            Woken::Stopped => {
+                screen.leave();
+                keys.take();
+                // Until somebody says `fg`.
+                raise(Signal::SIGSTOP).map_err(|errno| failed(errno.into()))?;
+                keys = Keys::new();
+            }
             // The same once more: how much was used in the moments since would say little.
             Woken::Resized => {}
             Woken::Time => looked = look(node, &mut before),
@@ -70,33 +84,89 @@ pub(crate) fn watch(node: &Node, order: Order, interval: Duration) -> Result<Out
 enum Woken {
     Time,
     Resized,
+    Stopped,
     Ended,
 }
 
-/// The signals that end it, and the one for a terminal of another size.
+/// The signals that end it, that stop it (Ctrl-Z), and the one for a terminal of another size.
 struct Signals(SignalFd);
 
 impl Signals {
     fn new() -> io::Result<Self> {
-        let all = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGWINCH];
-        let set: SigSet = all.into_iter().collect();
+        let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+        let all = ends.into_iter().chain([Signal::SIGTSTP, Signal::SIGWINCH]);
+        let set: SigSet = all.collect();
         set.thread_block()?;
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// Waits for the next of them, or as long as that.
-    fn wait(&self, interval: Duration) -> io::Result<Woken> {
-        let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
+    /// Waits for the next of them or a key, or as long as that.
+    fn wait(&self, interval: Duration, keys: &mut Option<Keys>) -> io::Result<Woken> {
+        let end = Instant::now() + interval;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let stdin = io::stdin();
+            let mut fds = vec![PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            fds.extend(keys.as_ref().map(|_| PollFd::new(stdin.as_fd(), PollFlags::POLLIN)));
+            match poll(&mut fds, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let typed = fds.get(1).and_then(PollFd::any).unwrap_or(false);
+            const RESIZED: u32 = Signal::SIGWINCH as u32;
+            const STOPPED: u32 = Signal::SIGTSTP as u32;
+            match self.0.read_signal()?.map(|signal| signal.ssi_signo) {
+                Some(RESIZED) => return Ok(Woken::Resized),
+                Some(STOPPED) => return Ok(Woken::Stopped),
+                Some(_) => return Ok(Woken::Ended),
+                None => {}
+            }
+            match typed.then(Keys::read) {
+                Some(Some(true)) => return Ok(Woken::Ended),
+                // A terminal that is gone has no keys.
+                Some(None) => drop(keys.take()),
+                _ => {}
+            }
+            if end <= Instant::now() {
+                return Ok(Woken::Time);
+            }
         }
-        let resized = Signal::SIGWINCH as u32;
-        Ok(match self.0.read_signal()? {
-            None => Woken::Time,
-            Some(signal) if signal.ssi_signo == resized => Woken::Resized,
-            Some(_) => Woken::Ended,
-        })
+    }
+}
+
+/// The terminal's keys, each as it is pressed and none of them shown. Dropped, the terminal is as it was.
+struct Keys(Termios);
+
+impl Keys {
+    /// None where standard input is no terminal, or another job's.
+    fn new() -> Option<Self> {
+        let stdin = io::stdin();
+        if tcgetpgrp(&stdin).ok()? != getpgrp() {
+            return None;
+        }
+        let before = tcgetattr(&stdin).ok()?;
+        let mut now = before.clone();
+        // Ctrl-C and Ctrl-Z stay signals.
+        now.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+        // Ctrl-C would throw away what restores the screen, if that was written first (termios(3)).
+        now.local_flags.insert(LocalFlags::NOFLSH);
+        tcsetattr(&stdin, SetArg::TCSADRAIN, &now).ok()?;
+        Some(Self(before))
+    }
+
+    /// Whether one of the keys that wait to be read ends it; none if there is no terminal any more.
+    fn read() -> Option<bool> {
+        let mut keys = [0; 64];
+        let count = nix::unistd::read(io::stdin(), &mut keys).ok().filter(|count| *count > 0)?;
+        Some(keys[..count].iter().any(|key| matches!(key, b'q' | b'Q')))
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &self.0);
     }
 }
 
@@ -126,13 +196,9 @@ impl<W: Write> Screen<W> {
         // One more line would move the screen.
         let room = height.saturating_sub(1);
         let shown = if lines.len() > room { room.saturating_sub(1) } else { lines.len() };
-        for line in &lines[..shown] {
-            text.push_str(line);
-            text.push_str(LINE_END);
-        }
-        if shown < lines.len() {
-            text.push_str(&format!("({} more lines)", lines.len() - shown));
-            text.push_str(LINE_END);
+        let more = (shown < lines.len()).then(|| format!("({} more lines)", lines.len() - shown));
+        for line in lines[..shown].iter().copied().chain(more.as_deref()) {
+            text.extend([LINE_START, line, LINE_END]);
         }
         text.push_str(SCREEN_END);
         self.to.write_all(text.as_bytes())?;
@@ -140,12 +206,19 @@ impl<W: Write> Screen<W> {
     }
 }
 
-impl<W: Write> Drop for Screen<W> {
-    fn drop(&mut self) {
-        if self.entered {
+impl<W: Write> Screen<W> {
+    /// Gives the terminal back as it was; the next frame takes it again.
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.entered) {
             // A terminal that is gone needs nothing.
             let _ = self.to.write_all(LEAVE.as_bytes()).and_then(|()| self.to.flush());
         }
+    }
+}
+
+impl<W: Write> Drop for Screen<W> {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -164,16 +237,41 @@ mod tests {
     #[test]
     fn a_terminal_is_drawn_over_and_left_as_it_was() {
         let look = Look { width: Some(80), height: Some(24), ..Look::PLAIN };
-        let line = |text: &str| format!("{text}{LINE_END}");
+        let line = |text: &str| format!("{LINE_START}{text}{LINE_END}");
         let expected = [ENTER, HOME, &line("a"), &line("b"), SCREEN_END, HOME, &line("c"), SCREEN_END, LEAVE];
         assert_eq!(drawn(&["a\nb\n", "c\n"], &look), expected.concat());
+    }
+
+    /// The first line of a terminal that was written to (ECMA-48, EL erases from the cursor on; xterm,
+    /// without DECAWM the cursor stays on the last column).
+    fn first_line(bytes: &str, columns: usize) -> String {
+        let (mut line, mut at) = (vec![' '; columns], 0);
+        let text = bytes.split(HOME).last().unwrap();
+        let mut chars = text.split("\r\n").next().unwrap().chars();
+        while let Some(char) = chars.next() {
+            if char == '\u{1b}' {
+                assert_eq!((chars.next(), chars.next()), (Some('['), Some('K')), "{text:?}");
+                line[at..].fill(' ');
+            } else {
+                line[at] = char;
+                at = (at + 1).min(columns - 1);
+            }
+        }
+        line.into_iter().collect()
+    }
+
+    #[test]
+    fn a_line_as_wide_as_the_terminal_keeps_its_last_character() {
+        let look = Look { width: Some(5), height: Some(9), ..Look::PLAIN };
+        assert_eq!(first_line(&drawn(&["SINCE\n"], &look), 5), "SINCE");
+        assert_eq!(first_line(&drawn(&["SINCE\n", "12s\n"], &look), 5), "12s  ");
     }
 
     #[test]
     fn what_does_not_fit_is_counted() {
         let look = Look { width: Some(80), height: Some(4), ..Look::PLAIN };
         let text = drawn(&["1\n2\n3\n4\n5\n"], &look);
-        assert!(text.contains("2\u{1b}[K\r\n(3 more lines)\u{1b}[K\r\n"), "{text:?}");
+        assert!(text.contains("2\r\n\u{1b}[K(3 more lines)\r\n"), "{text:?}");
         assert_eq!(drawn(&["1\n2\n3\n"], &look).matches("more").count(), 0);
         drawn(&["1\n2\n"], &Look { height: Some(1), ..look });
     }

@@ -6,7 +6,9 @@
     reason = "clippy.toml's allow-unwrap-in-tests does not reach the helpers of a test"
 )]
 
+mod engines;
 mod faults;
+mod mend;
 mod node;
 
 use std::fs;
@@ -59,6 +61,11 @@ fn file_systems_that_are_full_or_read_only() {
                 { head -c 65536 /dev/zero > \"$0/x\"; exec \"$@\"; }";
     let read_only = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
     let no_programs = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,noexec \"$0\" && exec \"$@\"";
+    let no_inodes = "cp -a \"$0\" \"$0.was\" && mount -t tmpfs -o nr_inodes=64 none \"$0\" && \
+                     cp -a \"$0.was/.\" \"$0\" && { i=0; mkdir \"$0/x\"; while touch \"$0/x/$i\"; do i=$((i + 1)); done; exec \"$@\"; }";
+    let run_full = "mount --bind \"$0/fgpu\" /mnt && mount -t tmpfs -o size=64k full \"$0\" && \
+                    mkdir -p \"$0/fgpu\" \"$0/systemd/system\" && mount --bind /mnt \"$0/fgpu\" && \
+                    { head -c 65536 /dev/zero > \"$0/x\"; exec \"$@\"; }";
     for (script, directory, check) in [
         (full, "var/log/fgpu", "log-disk-full"),
         (read_only, "var/log/fgpu", "log-disk-full"),
@@ -66,12 +73,14 @@ fn file_systems_that_are_full_or_read_only() {
         (read_only, "run/fgpu", "state-dir-read-only"),
         (read_only, "var/lib/fgpu", "library-dir-unusable"),
         (no_programs, "var/lib/fgpu", "library-dir-noexec"),
+        (no_inodes, "run/fgpu", "state-dir-full"),
+        (run_full, "run", "run-full"),
     ] {
         let node = Node::new();
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script]).arg(node.path(directory));
         command.args([env!("CARGO_BIN_EXE_fgpu"), "doctor", "--json", "--root"]).arg(node.root.path());
-        let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).expect(check);
         assert_eq!(answer["findings"][0]["check"], check);
         assert_eq!(answer["findings"].as_array().unwrap().len(), 1, "{answer:#}");
     }
@@ -98,7 +107,7 @@ fn two_faults_are_both_found_and_the_text_has_their_mends() {
     let output = node.doctor(&[]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("/dev/nvidiactl is not there  [device-node-missing]\n    nvidia-modprobe -c 0\n"),
+        text.contains("/dev/nvidiactl is not there  [device-node-missing]\n    nvidia-modprobe -c 255\n"),
         "{text}"
     );
     assert!(text.contains("\nErrors: 1, warnings: 1. What mends each is below it.\n"), "{text}");
@@ -137,4 +146,75 @@ fn a_report_tells_nothing_about_anybody() {
     for word in ["secret", "GPU-0000", &node.root.path().display().to_string()] {
         assert!(!text.contains(word), "{word}: {text}");
     }
+}
+
+#[test]
+fn who_holds_the_lock_is_named_and_the_mend_frees_it() {
+    if !is_root() {
+        return;
+    }
+    // Where the kernel's list of locks has the number of the file system that stat(2) has, as it has for
+    // tmpfs.
+    let node = Node::on("/dev/shm");
+    node.real_locks();
+    let lock = node.path("run/fgpu/lock");
+    let mut holder = Command::new("flock").arg(&lock).args(["sleep", "1000"]).spawn().unwrap();
+    let holds =
+        || Command::new("flock").arg("--nonblock").arg(&lock).arg("true").status().unwrap().code() == Some(1);
+    while !holds() {
+        std::thread::yield_now();
+    }
+    node.real_process(holder.id());
+    let findings = node.findings().0;
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    assert_eq!((&findings[0]["check"], &findings[0]["severity"]), (&"lock-held".into(), &"error".into()));
+    let what = findings[0]["what"].as_str().unwrap();
+    let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", holder.id())).unwrap();
+    let cgroup = cgroup.lines().last().unwrap().splitn(3, ':').nth(2).unwrap();
+    assert!(what.contains(&format!("process {} (flock, in the cgroup ", holder.id())), "{what}");
+    assert!(what.contains(cgroup), "{cgroup}: {what}");
+    let mend = findings[0]["mend"][0].as_str().unwrap();
+    // flock's child has the lock, too, while it runs.
+    let children = format!("/proc/{0}/task/{0}/children", holder.id());
+    let child = fs::read_to_string(children).unwrap();
+    assert!(Command::new("sh").args(["-c", mend]).status().unwrap().success());
+    holder.wait().unwrap();
+    assert!(Command::new("kill").args(["-KILL", child.trim()]).status().unwrap().success());
+    while holds() {
+        std::thread::yield_now();
+    }
+    assert_eq!(node.findings(), (Vec::new(), Some(0)));
+}
+
+/// A package that no repository has is installed again from its file, as the mend says.
+#[test]
+fn what_is_missing_of_a_package_comes_back_by_its_mend() {
+    if !is_root() || Command::new("dpkg-deb").arg("--version").output().is_err() {
+        return;
+    }
+    let node = Node::new();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join("tree").join(name);
+    fs::create_dir_all(at("DEBIAN")).unwrap();
+    fs::create_dir_all(at("usr/bin")).unwrap();
+    fs::copy(node.path("usr/bin/fgpu-runtime"), at("usr/bin/fgpu-runtime")).unwrap();
+    let control = "Package: fgpu\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\nDescription: x\n";
+    fs::write(at("DEBIAN/control"), control).unwrap();
+    for path in ["var/lib/dpkg/updates", "var/lib/dpkg/triggers"] {
+        fs::create_dir_all(node.path(path)).unwrap();
+    }
+    node.remove("var/lib/dpkg/info/fgpu.list");
+    node.put("var/lib/dpkg/status", "");
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-ec", script]).current_dir(folder.path()).env("DPKG_ROOT", node.root.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+    };
+    shell("dpkg-deb --root-owner-group --build tree fgpu_1_all.deb && dpkg -i ./fgpu_1_all.deb");
+    node.remove("usr/bin/fgpu-runtime");
+    let finding = &node.findings().0[0];
+    assert_eq!(finding["check"], "installation-incomplete");
+    shell(finding["mend"][0].as_str().unwrap());
+    assert_eq!(node.findings(), (Vec::new(), Some(0)));
 }

@@ -23,7 +23,12 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new() -> Self {
-        let node = Self { root: tempfile::tempdir().unwrap() };
+        Self::on(std::env::temp_dir())
+    }
+
+    /// One whose files are in this folder.
+    pub(crate) fn on(folder: impl AsRef<Path>) -> Self {
+        let node = Self { root: tempfile::tempdir_in(folder).unwrap() };
         fs::set_permissions(node.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
         node.kernel();
         node.driver();
@@ -109,11 +114,13 @@ impl Node {
     fn installation(&self) {
         for program in ["fgpu-runtime", "fgpu-hook", "containerd-shim-fgpu-v2"] {
             self.put(&format!("usr/bin/{program}"), "");
+            self.mode(&format!("usr/bin/{program}"), 0o755);
         }
         for library in ["libfgpu-cuda.so", "libfgpu-nvml.so"] {
-            self.put(&format!("usr/lib/fgpu/{library}"), fgpu_wire::Seal::unsealed_cuda());
+            self.put(&format!("usr/lib/fgpu/{library}"), &library_text());
         }
         self.put("etc/fgpu/config.toml", "policy = \"pack\"\n");
+        self.put("var/lib/dpkg/info/fgpu.list", "");
         fs::create_dir_all(self.path("var/log/fgpu")).unwrap();
         fs::create_dir_all(self.path("var/lib/fgpu")).unwrap();
         fs::create_dir_all(self.path("run/systemd/system")).unwrap();
@@ -134,6 +141,10 @@ impl Node {
         self.program("runc", "runc version 1.1.15+ds1");
         self.program("containerd-shim-runc-v2", "containerd-shim-runc-v2:");
         self.put("etc/docker/daemon.json", DOCKER);
+        for (pid, name) in [(50, "dockerd"), (51, "containerd"), (52, "crio")] {
+            self.process(pid);
+            self.put(&format!("proc/{pid}/comm"), &format!("{name}\n"));
+        }
         for name in ["fgpu.json", "fgpu-poststop.json"] {
             let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/hooks.d").join(name);
             let text = fs::read_to_string(packaged).unwrap();
@@ -152,6 +163,16 @@ impl Node {
             assert!(request[..length].starts_with(b"GET /info HTTP/1.0\r\n"));
             write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{body}")
         });
+    }
+
+    /// The locks of this machine are the node's.
+    pub(crate) fn real_locks(&self) {
+        symlink("/proc/locks", self.path("proc/locks")).unwrap();
+    }
+
+    /// A process of this machine is the node's.
+    pub(crate) fn real_process(&self, pid: u32) {
+        symlink(format!("/proc/{pid}"), self.path(&format!("proc/{pid}"))).unwrap();
     }
 
     /// A process that runs on the node.
@@ -208,6 +229,14 @@ impl Node {
         assert_eq!(answer["schema"], 1);
         (answer["findings"].as_array().unwrap().clone(), output.status.code())
     }
+}
+
+/// What is checked of a quota library: the header of an ELF file without sections, and the path that is
+/// sealed.
+fn library_text() -> String {
+    let mut text = format!("\u{7f}ELF{}", "\0".repeat(60));
+    text.push_str(fgpu_wire::Seal::unsealed_cuda());
+    text
 }
 
 pub(crate) fn inventory(boot: &str) -> Inventory {

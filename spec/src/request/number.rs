@@ -211,11 +211,18 @@ pub(super) fn memory(text: &str) -> Result<(u64, bool), Reason> {
             Some((known, _)) if known.ends_with('i') || known.contains("iB") => {
                 format!("has an unknown unit, they are case-sensitive; write {number}{known}")
             }
-            Some((known, _)) => format!(
-                "has an unknown unit, they are case-sensitive; write {number}{}i (binary) or {number}{known} \
-                 (decimal)",
-                &known[..1]
-            ),
+            Some((known, _)) => {
+                let first = &known[..1];
+                // Docker and Podman write binary sizes so (`docker run --memory 8g`).
+                let docker = match suffix.starts_with(|first: char| first.is_ascii_lowercase()) {
+                    true => format!("; Docker's {number}{suffix} is binary, {number}{first}i here"),
+                    false => String::new(),
+                };
+                format!(
+                    "has an unknown unit, they are case-sensitive; write {number}{first}i (binary) or \
+                     {number}{known} (decimal){docker}"
+                )
+            }
             None => format!("has an unknown unit; {RIGHT}"),
         });
     };
@@ -392,7 +399,8 @@ mod tests {
             ("0Gi", "is zero"),
             ("-4Gi", "is negative"),
             ("4gi", "write 4Gi"),
-            ("4g", "write 4Gi (binary) or 4G (decimal)"),
+            ("4g", "write 4Gi (binary) or 4G (decimal); Docker's 4g is binary, 4Gi here"),
+            ("8gb", "Docker's 8gb is binary, 8Gi here"),
             ("4gib", "write 4GiB"),
             ("4096", "in bytes"),
             ("1023Ki", "less than 1Mi"),

@@ -14,6 +14,7 @@ use serde_json::Value;
 pub(crate) const TESTS: &[Test] = &[
     Test::once("doctor::sound_node_has_nothing_to_mend", sound_node_has_nothing_to_mend),
     Test::once("doctor::engines_that_do_not_know_us", engines_that_do_not_know_us),
+    Test::once("doctor::requests_that_nobody_saw", requests_that_nobody_saw),
     Test::once("doctor::leases_that_are_not_right", leases_that_are_not_right),
 ];
 
@@ -133,5 +134,43 @@ fn leases_that_are_not_right() {
     assert_eq!(found.iter().map(|found| found.0.as_str()).collect::<Vec<_>>(), ["allocator-damaged-once"]);
     shell("rm /run/fgpu/allocations.json.corrupt-*").ok();
     assert_sound();
+    container.remove();
+}
+
+fn requests_that_nobody_saw() {
+    let _installed = sound_node();
+    docker::load("busybox");
+    for (option, value, why, mend) in [
+        ("--annotation", "fgpu/fraction=0.25", "was started without fgpu", "start it with --runtime=fgpu"),
+        ("--annotation", "fgpu.fraction=0.25", "fgpu.fraction is none of fgpu's", "write fgpu/fraction=0.25"),
+        ("--annotation", "FGPU/fraction=0.25", "FGPU/fraction is none of fgpu's", "write fgpu/fraction=0.25"),
+        (
+            "--label",
+            "fgpu/fraction=0.25",
+            "is a label",
+            "docker run --runtime=fgpu --annotation fgpu/fraction=0.25 …",
+        ),
+    ] {
+        run(["docker", "run", "-d", "--name", "web", option, value, "busybox", "sleep", "1000"]).ok();
+        assert_eq!(findings(), [("request-overlooked".to_owned(), mend.to_owned())], "{option} {value}");
+        let told = run(["fgpu", "explain", "--container", "web"]);
+        assert_eq!(told.status, 1, "{}", told.story());
+        assert!(told.stderr.starts_with("fgpu: invalid-request: web: "), "{}", told.story());
+        assert!(told.stderr.contains(why) && told.stderr.contains(mend), "{}", told.story());
+        run(["docker", "rm", "-f", "web"]).ok();
+        assert_sound();
+    }
+    let container = docker::container("busybox")
+        .under(node::FrontEnd::Shim)
+        .annotation("fgpu/fraction", "0.25")
+        .command(["sleep", "1000"])
+        .start();
+    let told = run(["fgpu", "explain", "--container", &container.id]);
+    assert!(told.ok().contains(" holds what it asked for: fgpu/fraction=0.25"), "{}", told.story());
+    // A refusal calls it by the name that Docker gave it.
+    let name = run(["docker", "inspect", "--format", "{{.Name}}", &container.id]).ok().trim().to_owned();
+    let refused = run(["fgpu", "explain", "count=2", "fraction=0.9"]);
+    let held = format!("held by {} (", name.trim_start_matches('/'));
+    assert!(refused.stderr.contains(&held), "{held}: {}", refused.story());
     container.remove();
 }

@@ -44,6 +44,7 @@ mod state;
 mod status;
 mod tenants;
 mod view;
+mod volumes;
 mod words;
 
 /// The tests, in the order in which they run.
@@ -51,6 +52,7 @@ fn tests() -> Vec<Test> {
     [
         baseline::TESTS,
         view::TESTS,
+        volumes::TESTS,
         compute::TESTS,
         limit::TESTS,
         roads::TESTS,

@@ -70,6 +70,18 @@ fn other_gpus_do_not_open() {
 
 fn it_ends_as_the_command_does() {
     assert_eq!(fgpu_run(&["-m", "1Gi"], &["sh", "-c", "exit 7"]).status, 7);
+    for (command, status) in
+        [("nosuch", 127), ("/etc/passwd/nosuch", 127), ("/etc/passwd", 126), ("/tmp", 126)]
+    {
+        let output = fgpu_run(&["-m", "1Gi"], &[command]);
+        assert_eq!(output.status, status, "{}", output.story());
+        assert!(
+            output.stderr.starts_with(&format!("fgpu: invalid-request: cannot run {command}: ")),
+            "{}",
+            output.story()
+        );
+        node::wait_until_free();
+    }
     let killed = start(&["sh", "-c", "kill -TERM $$"]).wait().expect("it is a child");
     assert_eq!(killed.signal(), Some(15), "{killed}");
     for (ask, code) in [
@@ -80,7 +92,6 @@ fn it_ends_as_the_command_does() {
         let output = fgpu_run(ask, &["touch", "/tmp/has-run"]);
         assert!(output.refused().starts_with(&format!("fgpu: {code}: ")), "{}", output.story());
     }
-    assert!(fgpu_run(&["-p", "0.5"], &["no-such-command"]).refused().contains("no-such-command"));
     assert!(!Path::new("/tmp/has-run").exists());
     assert_eq!(node::leases(), []);
 

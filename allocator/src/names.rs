@@ -9,40 +9,77 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use fgpu_allocator::Lease;
+use fgpu_spec::shown;
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::{Key, Lease};
+
+/// Where containerd and Docker's own containerd keep the bundles of what runs, as `NAMESPACE/ID`.
+pub const TASKS: [&str; 2] = [
+    "/run/containerd/io.containerd.runtime.v2.task",
+    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task",
+];
 /// The largest file that is read, bytes.
 const LARGEST: u64 = 8 << 20;
 
+/// What people call a container: by its name, where its engine's files tell it, else by [`Key::short`]. Safe
+/// to print.
+pub fn called(key: &Key, bundle: Option<&Path>) -> String {
+    let mut catalogue = Catalogue::default();
+    let names = match bundle {
+        Some(bundle) => catalogue.at(key, bundle),
+        None => catalogue.of_key(key),
+    };
+    names.name.map_or_else(|| key.short(), |name| shown(&name))
+}
+
 /// What a container is called.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Names {
+pub struct Names {
     /// Its name; in Kubernetes `NAMESPACE/POD/CONTAINER`.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// The image, as it was asked for.
-    pub(crate) image: Option<String>,
+    pub image: Option<String>,
 }
 
 /// Looks names up.
 #[derive(Debug, Default)]
-pub(crate) struct Catalogue {
+pub struct Catalogue {
     /// Podman keeps all containers in one file: it is read once.
     podman: BTreeMap<PathBuf, Vec<Stored>>,
 }
 
 impl Catalogue {
     /// The names of a lease's container.
-    pub(crate) fn of(&mut self, lease: &Lease) -> Names {
-        let id = &lease.key.id;
-        if lease.key.namespace == "run" {
+    pub fn of(&mut self, lease: &Lease) -> Names {
+        self.at(&lease.key, &lease.bundle)
+    }
+
+    /// The names of a container whose bundle is not known, where engines have it while it is there.
+    pub fn of_key(&mut self, key: &Key) -> Names {
+        let bundles: Vec<PathBuf> = match key.namespace.starts_with('/') {
+            // The hook has the bundle for a namespace.
+            true => vec![PathBuf::from(&key.namespace)],
+            false => {
+                TASKS.iter().map(|folder| Path::new(folder).join(&key.namespace).join(&key.id)).collect()
+            }
+        };
+        let mut names = bundles.iter().map(|bundle| self.at(key, bundle));
+        names.find(|names| names.name.is_some()).unwrap_or_default()
+    }
+
+    /// The names of a container with this bundle.
+    pub fn at(&mut self, key: &Key, bundle: &Path) -> Names {
+        let id = &key.id;
+        if key.namespace == "run" {
             // `fgpu run`: PID-PROGRAM.
             return Names { name: id.split_once('-').map(|(_, program)| program.to_owned()), image: None };
         }
-        let spec: Spec = read(&lease.bundle.join("config.json")).unwrap_or_default();
-        let candidates = [of_annotations(&spec.annotations), of_docker(&spec, id), self.of_podman(lease)];
+        let spec: Spec = read(&bundle.join("config.json")).unwrap_or_default();
+        let candidates =
+            [of_annotations(&spec.annotations), of_docker(&spec, id), self.of_podman(id, bundle)];
         candidates.into_iter().fold(Names::default(), |known, other| Names {
             name: known.name.or(other.name),
             image: known.image.or(other.image),
@@ -51,8 +88,8 @@ impl Catalogue {
 
     /// Podman: `containers.json` of its storage (containers/storage, containers.go), which the bundle
     /// `…/overlay-containers/<id>/userdata` lies in.
-    fn of_podman(&mut self, lease: &Lease) -> Names {
-        let Some(folder) = lease.bundle.ancestors().nth(2) else { return Names::default() };
+    fn of_podman(&mut self, id: &str, bundle: &Path) -> Names {
+        let Some(folder) = bundle.ancestors().nth(2) else { return Names::default() };
         if !folder.file_name().is_some_and(|name| name.to_string_lossy().ends_with("-containers")) {
             return Names::default();
         }
@@ -60,7 +97,7 @@ impl Catalogue {
             let files = ["containers.json", "volatile-containers.json"];
             files.iter().filter_map(|name| read::<Vec<Stored>>(&folder.join(name))).flatten().collect()
         });
-        let Some(container) = stored.iter().find(|container| container.id == lease.key.id) else {
+        let Some(container) = stored.iter().find(|container| container.id == id) else {
             return Names::default();
         };
         let metadata: Metadata = serde_json::from_str(&container.metadata).unwrap_or_default();
@@ -117,7 +154,7 @@ struct DockerConfig {
 }
 
 /// What containerd's CRI, CRI-O and nerdctl write into the annotations.
-fn of_annotations(annotations: &BTreeMap<String, String>) -> Names {
+pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Names {
     let first =
         |keys: &[&str]| keys.iter().find_map(|key| annotations.get(*key)).filter(|value| !value.is_empty());
     let container = first(&["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]);
@@ -143,7 +180,7 @@ fn of_docker(spec: &Spec, id: &str) -> Names {
 }
 
 /// A JSON file, if it is one.
-fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     // A pipe in its place is not waited for.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
@@ -157,10 +194,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 #[cfg(test)]
 mod tests {
-    use fgpu_allocator::Key;
-
     use super::*;
-    use crate::status::tests::lease;
 
     const ID: &str = "3f1c0a9b2d113f1c0a9b2d113f1c0a9b2d113f1c0a9b2d113f1c0a9b2d11abcd";
 
@@ -179,9 +213,8 @@ mod tests {
         }
 
         fn names(&self, bundle: &str) -> (Option<String>, Option<String>) {
-            let mut lease = lease(ID, &[0], false);
-            lease.bundle = self.0.path().join(bundle);
-            let names = Catalogue::default().of(&lease);
+            let key = Key { namespace: "moby".into(), id: ID.into() };
+            let names = Catalogue::default().at(&key, &self.0.path().join(bundle));
             (names.name, names.image)
         }
     }
@@ -204,6 +237,12 @@ mod tests {
         ]});
         engine.put("bundle/config.json", &spec.to_string());
         assert_eq!(engine.names("bundle"), some("web", "pytorch/pytorch:2.4"));
+        let key = Key { namespace: "moby".into(), id: ID.into() };
+        assert_eq!(called(&key, Some(&engine.0.path().join("bundle"))), "web");
+        assert_eq!(called(&key, Some(&engine.0.path().join("nowhere"))), "moby/3f1c0a9b2d11");
+        // The hook's namespace is the bundle.
+        let hook = Key { namespace: engine.0.path().join("bundle").display().to_string(), id: ID.into() };
+        assert_eq!(called(&hook, None), "web");
     }
 
     #[test]
@@ -236,9 +275,9 @@ mod tests {
 
     #[test]
     fn a_run_is_called_as_its_program() {
-        let mut run = lease("4711-python", &[0], false);
-        run.key = Key { namespace: "run".into(), id: "4711-python-x".into() };
-        assert_eq!(Catalogue::default().of(&run).name.as_deref(), Some("python-x"));
+        let run = Key { namespace: "run".into(), id: "4711-python-x".into() };
+        assert_eq!(Catalogue::default().of_key(&run).name.as_deref(), Some("python-x"));
+        assert_eq!(called(&run, None), "python-x");
     }
 
     #[test]
