@@ -127,6 +127,34 @@ impl System {
         Ok(files)
     }
 
+    /// Every file in a directory and below it, in the order of a walk: a folder where its name stands among the files. None
+    /// if it is not there. A link to a folder is not followed.
+    ///
+    /// # Errors
+    /// `internal` if a folder cannot be read.
+    pub(crate) fn walk(&self, directory: &str) -> Result<Vec<String>, Error> {
+        let place = self.place(directory);
+        let failed = |error: &io::Error| Error::io("read", &place, error);
+        let entries = match fs::read_dir(&place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|error| failed(&error))?,
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| failed(&error))?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let path = format!("{directory}/{name}");
+            if entry.file_type().map_err(|error| failed(&error))?.is_dir() {
+                files.extend(self.walk(&path)?);
+            } else if entry.path().is_file() {
+                files.push(path);
+            }
+        }
+        // By components, as a walk has them: `a/z` before `a.conf`.
+        files.sort_by(|one, other| Path::new(one).cmp(Path::new(other)));
+        Ok(files)
+    }
+
     /// An error in a file; `line` 0 is the whole of it.
     pub(crate) fn wrong(&self, path: &str, line: usize, reason: &str) -> Error {
         let place = self.shown(path);
