@@ -1,5 +1,6 @@
 //! `fgpu setup crio --runtime`: a handler with the settings of the node's default handler.
 
+use std::fs;
 use std::os::unix::fs::symlink;
 
 use toml::Table;
@@ -129,4 +130,24 @@ fn hooks_dir_in_a_folder_below_counts() {
     node(&[("crio.conf.d/20/site", list)]).there_and_back(&["crio"]);
     let late = node(&[("crio.conf.d/60/site", list)]);
     assert!(late.refused(&["crio"]).contains("60/site:2: hooks_dir is set here, after"));
+}
+
+#[test]
+fn folders_that_were_there_stay_and_those_that_were_made_go() {
+    for folder in ["etc/crio", "etc/crio/crio.conf.d", "etc/containers/oci/hooks.d", "etc/fgpu"] {
+        for engine in ["crio", "podman"] {
+            let node = Node::new();
+            fs::create_dir_all(node.path(folder)).unwrap();
+            node.there_and_back(&[engine, "--runtime"]);
+        }
+    }
+    // The second engine's undo takes what both had made.
+    let node = Node::new();
+    node.good(&["podman"]);
+    node.good(&["docker"]);
+    node.good(&["crio", "--runtime"]);
+    for engine in ["docker", "crio", "podman"] {
+        node.good(&[engine, "--undo"]);
+    }
+    assert_eq!(fs::read_dir(node.path("etc")).unwrap().count(), 0);
 }
