@@ -42,6 +42,7 @@ mod runtime;
 mod same;
 mod state;
 mod status;
+mod updates;
 mod view;
 mod words;
 
@@ -49,6 +50,7 @@ mod words;
 fn tests() -> Vec<Test> {
     [
         baseline::TESTS,
+        updates::TESTS,
         view::TESTS,
         compute::TESTS,
         limit::TESTS,
