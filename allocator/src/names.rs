@@ -157,10 +157,11 @@ struct DockerConfig {
 pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Names {
     let first =
         |keys: &[&str]| keys.iter().find_map(|key| annotations.get(*key)).filter(|value| !value.is_empty());
-    let container = first(&["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]);
+    let container = fgpu_spec::container_name(annotations).filter(|name| !name.is_empty());
     let pod = first(&["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"]);
     let namespace = first(&["io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"]);
-    let parts: Vec<&str> = [namespace, pod, container].into_iter().flatten().map(String::as_str).collect();
+    let parts: Vec<&str> =
+        [namespace, pod, container.as_ref()].into_iter().flatten().map(String::as_str).collect();
     let name = match parts[..] {
         [] => first(&["nerdctl/name"]).cloned(),
         _ => Some(parts.join("/")),

@@ -126,6 +126,8 @@ pub(crate) enum Command {
     ///
     /// Its processes are held to it from their next call. What is not named stays. A share below what is in use ends
     /// nobody: there is no memory for the container until it uses less.
+    ///
+    /// It lasts until the container ends. One that starts again (`docker restart`) asks for what its annotations say.
     Resize(resize::Arguments),
 
     /// End a container's wait for room, or give back what it holds though nobody said that it ended
@@ -146,6 +148,8 @@ pub(crate) enum Command {
     ///
     /// A timer does this every minute, and so does every request that falls short. A share is given back when its processes
     /// are proven gone, never because of its age. That there was nothing to do is no failure.
+    ///
+    /// By hand it also opens the devices of running containers again that an update of their resources has closed (crun).
     #[command(after_help = GC_JSON)]
     Gc {
         /// Print JSON

@@ -116,6 +116,22 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
     fgpu_hook::clear_leftovers(&store, &config.state_dir)?;
     let mut finished = fgpu_hook::driver_step::finish(config, &store)?;
     freed.append(&mut finished.adopted);
+    // The timer may not change a cgroup's devices, and need not: nobody but `crun update` closes them.
+    let mut warnings: Vec<_> = finished.failed.into_iter().map(|error| error.message).collect();
+    let mut opened = String::new();
+    if tell != Tell::Quietly {
+        let looked = fgpu_hook::reopen(config, &store);
+        let told = looked.unwrap_or_else(|error| {
+            warnings.push(format!("no device was looked at: {}", error.message));
+            Vec::new()
+        });
+        for (lease, result) in told {
+            match result {
+                Ok(()) => opened += &format!("opened the GPU of {} again\n", logged(&lease.key)),
+                Err(error) => warnings.push(format!("{}: {}", logged(&lease.key), error.message)),
+            }
+        }
+    }
     let text = match tell {
         Tell::Json => json(&Freed {
             released: freed
@@ -129,10 +145,9 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
                 })
                 .collect(),
         })?,
-        Tell::Text if freed.is_empty() => "nothing to release\n".into(),
-        Tell::Text | Tell::Quietly => released(&freed),
+        Tell::Text if freed.is_empty() && opened.is_empty() => "nothing to release\n".into(),
+        Tell::Text | Tell::Quietly => opened + &released(&freed),
     };
-    let mut warnings: Vec<_> = finished.failed.into_iter().map(|error| error.message).collect();
     // A timer's log shall not grow with what stays as it is.
     if tell != Tell::Quietly {
         let stays = |(lease, why): &(Lease, std::io::Error)| format!("{} stays: {why}", logged(&lease.key));

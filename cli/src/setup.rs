@@ -10,6 +10,7 @@ mod docker;
 mod file;
 mod hooks;
 mod json;
+mod made;
 mod podman;
 mod toml;
 

@@ -23,6 +23,7 @@ use crate::procfs::{boot_id, of, running_version};
 
 pub mod health;
 pub mod mig;
+mod nvlink;
 mod processes;
 mod topology;
 

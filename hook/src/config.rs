@@ -12,6 +12,9 @@ use serde::Deserialize;
 /// environment of somebody else's container engine.
 pub const PATH: &str = "/etc/fgpu/config.toml";
 
+/// Where a real runtime may be that is not in PATH: CRI-O's packages have theirs here.
+pub const RUNTIME_FOLDERS: [&str; 1] = ["/usr/libexec/crio"];
+
 /// The longest `fgpu/wait` unless `wait-max` says otherwise. Kubelet and CRI-O give up on a create after two
 /// minutes or more (kubelet `runtime-request-timeout`, CRI-O `container_create_timeout`).
 const WAIT_MAX: Duration = Duration::from_secs(90);

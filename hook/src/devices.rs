@@ -79,6 +79,11 @@ impl Opened {
         Ok(())
     }
 
+    /// Whether everything was open already.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unit.is_none() && self.rules.iter().all(v1::Added::is_empty) && self.programs.is_empty()
+    }
+
     /// Takes back what was opened, as far as it still stands. Goes on after an error.
     ///
     /// # Errors

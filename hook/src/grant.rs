@@ -33,6 +33,7 @@ pub(crate) fn request(config: &Config, document: &Document) -> Result<Option<Req
         return Ok(None);
     }
     let name = fgpu_spec::container_name(&annotations);
+    let name = name.as_deref();
     let asked = Request::parse(&annotations, name, &config.defaults())?;
     if asked.is_some() || !config.accept_env || fgpu_spec::opts_out(&annotations, name) {
         return Ok(asked);

@@ -28,6 +28,7 @@ mod places;
 mod plan;
 mod prepare;
 mod programs;
+mod reopen;
 mod resize;
 mod run;
 pub mod runtime;
@@ -42,6 +43,7 @@ pub use lifecycle::{
     activate, cgroup_is_empty, cgroup_of, give_back, holds, release, release_container, store,
 };
 pub use prepare::{Container, Given, RootfsMount, prepare};
+pub use reopen::{Reopened, reopen};
 pub use resize::{enforce, resize};
 pub use run::{clear_leftovers, run};
 pub use stderr::say;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use fgpu_driver::Capability;
-use fgpu_spec::{Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Hook, Inventory, Mount, Plan, Tier};
+use fgpu_spec::{
+    Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Hook, Inventory, Mount, Node, Plan, Tier,
+};
 use fgpu_wire::{FOLDER_PATH, LEDGER_PATH, TURNS_PATH};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
@@ -53,15 +55,7 @@ pub(crate) fn plan(
     mut files: Files,
     how: How,
 ) -> Result<Plan, Error> {
-    let mut gpus: Vec<_> = grant
-        .gpus
-        .iter()
-        .filter_map(|granted| inventory.gpus.iter().find(|gpu| gpu.uuid == granted.uuid))
-        .collect();
-    // Several slices may be of one GPU.
-    gpus.dedup_by_key(|gpu| gpu.minor);
-    let slices = capabilities(inventory, grant);
-    let nodes = fgpu_driver::nodes(&config.driver_root, &gpus, &slices)?;
+    let nodes = nodes(config, inventory, grant)?;
     let mut mounts = Mounts(Vec::new());
     let sealed = files.quota.as_ref().map(|quota| &quota.sealed);
     mounts.driver(inventory, layout, sealed)?;
@@ -102,6 +96,18 @@ pub(crate) fn plan(
         create_runtime: (grant.tier == Tier::Driver).then(|| hook(&words, LIMIT_TIMEOUT)),
         poststop: Some(hook(&["poststop", &nonce], POSTSTOP_TIMEOUT)),
     })
+}
+
+/// The device nodes of a grant.
+///
+/// # Errors
+/// A node is not there, or is another device's.
+pub(crate) fn nodes(config: &Config, inventory: &Inventory, grant: &Grant) -> Result<Vec<Node>, Error> {
+    let known = |granted: &GrantedGpu| inventory.gpus.iter().find(|gpu| gpu.uuid == granted.uuid);
+    let mut gpus: Vec<_> = grant.gpus.iter().filter_map(known).collect();
+    // Several slices may be of one GPU.
+    gpus.dedup_by_key(|gpu| gpu.minor);
+    fgpu_driver::nodes(&config.driver_root, &gpus, &capabilities(inventory, grant))
 }
 
 /// What is particular about a container's plan.

@@ -32,7 +32,7 @@ mod view;
 pub use leftovers::clear as clear_leftovers;
 
 /// Leases of plain processes are in this namespace.
-const NAMESPACE: &str = "run";
+pub(crate) const NAMESPACE: &str = "run";
 
 /// Runs a command with the share that these annotations ask for, to its end, and gives the share back.
 ///

@@ -45,12 +45,14 @@ use crate::Compute;
 mod alias;
 mod key;
 mod number;
+mod pod;
 mod reference;
 mod rules;
 mod word;
 
 pub use alias::{ALIAS_MARKS, Vocabulary};
-pub use key::{annotations_from_env, container_name, is_sandbox, opts_out};
+pub use key::{annotations_from_env, opts_out};
+pub use pod::{container_name, is_sandbox};
 pub use reference::{KeyReference, key_reference};
 
 /// How GPUs are chosen.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::file::{Change, System};
 use super::json::{Object, Wrong, line};
-use super::{Plan, Wish};
+use super::{Plan, Wish, made};
 
 const PATH: &str = "/etc/docker/daemon.json";
 const SHIM: &str = "io.containerd.fgpu.v2";
@@ -20,11 +20,13 @@ const FIRST_WITH_SHIMS: u32 = 24;
 /// `internal` if daemon.json cannot be read or has a runtime `fgpu` that is not ours, or if Docker is too old.
 pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
     let before = system.read(PATH)?;
+    let made = made::read(system)?.contains(PATH);
     // Docker takes an empty file for an absent one.
     let text = before.as_deref().filter(|text| !text.trim().is_empty());
     let edit = Edit { system, text: text.unwrap_or("{}") };
     let after = match wish {
-        Wish::Undo => edit.undo()?,
+        // What is left is removed only where nothing was before: `{}` may be the administrator's.
+        Wish::Undo => edit.undo()?.or_else(|| (!made).then(|| edit.nothing())),
         Wish::Do { runtime } => Some(edit.set(text.is_none(), runtime)?),
     };
     let after = if after.as_deref() == Some(edit.text) && text.is_none() { before.clone() } else { after };
@@ -98,6 +100,11 @@ impl Edit<'_> {
             return Ok(Some(runtimes.without("fgpu")));
         }
         Ok(if root.is_only("runtimes") { None } else { Some(root.without("runtimes")) })
+    }
+
+    /// A configuration that sets nothing, and ends as the text does.
+    fn nothing(&self) -> String {
+        if self.text.ends_with('\n') { "{}\n".into() } else { "{}".into() }
     }
 
     /// What a value of `runtimes.fgpu` is, if it is one of those that are written here.

@@ -7,15 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error};
 
-use super::diff;
-
-/// Directories that an undo removes when they are empty: ours were the first files in them.
-const REMOVABLE: [&str; 4] = [
-    "/etc/containers/oci/hooks.d",
-    "/etc/containers/oci",
-    "/etc/containers/containers.conf.d",
-    "/etc/crio/crio.conf.d",
-];
+use super::{diff, made};
 
 /// The node that is set up: this one, or an image of one below a directory.
 pub(crate) struct System {
@@ -127,6 +119,34 @@ impl System {
         Ok(files)
     }
 
+    /// Every file in a directory and below it, in the order of a walk: a folder where its name stands among the files. None
+    /// if it is not there. A link to a folder is not followed.
+    ///
+    /// # Errors
+    /// `internal` if a folder cannot be read.
+    pub(crate) fn walk(&self, directory: &str) -> Result<Vec<String>, Error> {
+        let place = self.place(directory);
+        let failed = |error: &io::Error| Error::io("read", &place, error);
+        let entries = match fs::read_dir(&place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|error| failed(&error))?,
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| failed(&error))?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let path = format!("{directory}/{name}");
+            if entry.file_type().map_err(|error| failed(&error))?.is_dir() {
+                files.extend(self.walk(&path)?);
+            } else if entry.path().is_file() {
+                files.push(path);
+            }
+        }
+        // By components, as a walk has them: `a/z` before `a.conf`.
+        files.sort_by(|one, other| Path::new(one).cmp(Path::new(other)));
+        Ok(files)
+    }
+
     /// An error in a file; `line` 0 is the whole of it.
     pub(crate) fn wrong(&self, path: &str, line: usize, reason: &str) -> Error {
         let place = self.shown(path);
@@ -171,34 +191,35 @@ impl Change {
             ));
         }
         match &self.after {
-            Some(text) => write(&system.root, &place, text),
-            None => remove(system, &place),
+            Some(text) => {
+                let new = made::missing(system, &self.path);
+                write(system, &self.path, text)?;
+                made::add(system, new)
+            }
+            None => {
+                remove(&place)?;
+                made::sweep(system)
+            }
         }
     }
 }
 
-fn remove(system: &System, place: &Path) -> Result<(), Error> {
+fn remove(place: &Path) -> Result<(), Error> {
     match fs::remove_file(place) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", place, &error)),
-        _ => {}
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", place, &error)),
+        _ => Ok(()),
     }
-    for directory in REMOVABLE {
-        let directory = system.place(directory);
-        if place.starts_with(&directory) {
-            // Fails if it is not empty, and then it stays.
-            let _ = fs::remove_dir(directory);
-        }
-    }
-    Ok(())
 }
 
-fn write(root: &Path, place: &Path, text: &str) -> Result<(), Error> {
-    let failed = |error: io::Error| Error::io("write", place, &error);
+/// Writes a file of the node, all or nothing.
+pub(super) fn write(system: &System, path: &str, text: &str) -> Result<(), Error> {
+    let (root, place) = (system.root.as_path(), system.place(path));
+    let failed = |error: io::Error| Error::io("write", &place, &error);
     let parent = place.parent().unwrap_or(root);
     fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
     // The rename would replace a link, so it is followed first; the file may not be there yet.
     let parent = fs::canonicalize(parent).map_err(failed)?;
-    let target = match fs::canonicalize(place) {
+    let target = match fs::canonicalize(&place) {
         Ok(target) => target,
         Err(_) => parent.join(place.file_name().unwrap_or_default()),
     };

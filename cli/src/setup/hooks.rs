@@ -7,6 +7,8 @@
 //! Normally nothing is: the package puts the files into `/usr/share/containers/oci/hooks.d`, and both engines read that
 //! and nothing else as long as nobody configures `hooks_dir`. Each configuration file that sets it replaces the list.
 
+use std::path::Path;
+
 use ::toml::de::DeValue;
 use fgpu_hook::config::{self, Config};
 use fgpu_spec::{Error, Vocabulary};
@@ -36,18 +38,46 @@ pub(super) struct Engine {
     pub(super) name: &'static str,
     /// Configuration files, each overriding those before.
     pub(super) files: &'static [&'static str],
-    /// The directory of drop-ins, which come after them, and what their names end with.
-    pub(super) drop_ins: (&'static str, &'static str),
+    /// Drop-ins, which come after them.
+    pub(super) drop_ins: DropIns,
     /// Ours among them.
     pub(super) own: &'static str,
     /// The table of `hooks_dir`.
     pub(super) table: &'static [&'static str],
-    /// The table of a runtime `fgpu`, given the path of `fgpu-runtime`.
-    pub(super) runtime: fn(&str) -> String,
+    /// The table of a runtime `fgpu`, given the path of `fgpu-runtime` and room for warnings.
+    pub(super) runtime: fn(&System, &str, &mut Vec<String>) -> Result<String, Error>,
     /// The drop-in of the other engine, which may need the same files.
     pub(super) other: &'static str,
     /// What to do then.
     pub(super) next: &'static [&'static str],
+}
+
+/// Which drop-ins an engine reads.
+pub(super) enum DropIns {
+    /// Those in a directory whose names end so.
+    In(&'static str, &'static str),
+    /// Every file in a directory and below it, whatever its name.
+    Below(&'static str),
+}
+
+impl Engine {
+    /// The configuration files of others, in the order in which the engine reads them.
+    ///
+    /// # Errors
+    /// `internal` if a directory cannot be read.
+    pub(super) fn read_files(&self, system: &System) -> Result<Vec<String>, Error> {
+        let drop_ins = match self.drop_ins {
+            DropIns::In(directory, suffix) => system.list(directory, suffix)?,
+            DropIns::Below(directory) => system.walk(directory)?,
+        };
+        let files = self.files.iter().map(|&path| path.to_owned()).chain(drop_ins);
+        Ok(files.filter(|path| path != self.own).collect())
+    }
+
+    /// Whether a drop-in comes after ours.
+    fn is_after_own(&self, path: &str) -> bool {
+        !self.files.contains(&path) && Path::new(path) > Path::new(self.own)
+    }
 }
 
 /// What the hook files and our drop-in shall be.
@@ -103,12 +133,13 @@ pub(super) fn plan(system: &System, engine: &Engine, wish: Wish) -> Result<Plan,
         );
     }
     let program = system.program("fgpu-runtime");
+    let needed: &[&str] = if runtime { &["fgpu-hook", "fgpu-runtime"] } else { &["fgpu-hook"] };
+    let mut warnings = super::missing(system, needed);
     if runtime {
-        text += &format!("\n{}", (engine.runtime)(&program));
+        text += &format!("\n{}", (engine.runtime)(system, &program, &mut warnings)?);
     }
     changes.push(drop_in((hooks_dir.is_some() || runtime).then_some(text)));
-    let needed: &[&str] = if runtime { &["fgpu-hook", "fgpu-runtime"] } else { &["fgpu-hook"] };
-    Ok(Plan { changes, warnings: super::missing(system, needed), next: next(engine) })
+    Ok(Plan { changes, warnings, next: next(engine) })
 }
 
 fn next(engine: &Engine) -> Vec<String> {
@@ -153,13 +184,8 @@ struct Directories {
 
 impl Directories {
     fn read(system: &System, engine: &Engine) -> Result<Self, Error> {
-        let (directory, suffix) = engine.drop_ins;
         let mut found = Self { names: vec![SHARED.into()], after_ours: None };
-        let drop_ins = system.list(directory, suffix)?;
-        for path in engine.files.iter().map(|&path| path.to_owned()).chain(drop_ins) {
-            if path == engine.own {
-                continue;
-            }
+        for path in engine.read_files(system)? {
             let Some(text) = system.read(&path)? else { continue };
             let file = File::parse(system, &path, &text)?;
             let Some(set) = file.find(&[engine.table, &["hooks_dir"]].concat()) else { continue };
@@ -169,8 +195,7 @@ impl Directories {
                 found.names.extend(names);
             } else {
                 found.names = names;
-                found.after_ours =
-                    (path.as_str() > engine.own && path.starts_with(directory)).then_some((path, set.line));
+                found.after_ours = engine.is_after_own(&path).then_some((path, set.line));
             }
         }
         Ok(found)

@@ -2,7 +2,7 @@
 
 use ::toml::Value;
 
-use super::hooks::Engine;
+use super::hooks::{DropIns, Engine};
 
 /// Our drop-in.
 pub(super) const OWN: &str = "/etc/containers/containers.conf.d/50-fgpu.conf";
@@ -11,10 +11,10 @@ pub(super) const OWN: &str = "/etc/containers/containers.conf.d/50-fgpu.conf";
 pub(super) const ENGINE: Engine = Engine {
     name: "podman",
     files: &["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"],
-    drop_ins: ("/etc/containers/containers.conf.d", ".conf"),
+    drop_ins: DropIns::In("/etc/containers/containers.conf.d", ".conf"),
     own: OWN,
     table: &["engine"],
-    runtime: |program| format!("[engine.runtimes]\nfgpu = [{}]\n", Value::from(program)),
+    runtime: |_, program, _| Ok(format!("[engine.runtimes]\nfgpu = [{}]\n", Value::from(program))),
     other: super::crio::OWN,
     next: &["podman run --rm --annotation fgpu/fraction=0.25 IMAGE nvidia-smi    # nothing to restart"],
 };

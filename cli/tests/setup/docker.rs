@@ -60,6 +60,27 @@ fn docker_with_an_empty_file_or_object() {
 }
 
 #[test]
+fn an_undo_leaves_an_object_that_was_there() {
+    for before in ["{}", "{}\n"] {
+        Node::with(DOCKER, before).there_and_back(&["docker"]);
+    }
+    // What an administrator adds to a file of ours stays; once it is empty, it goes.
+    let node = Node::new();
+    node.good(&["docker"]);
+    let more = node.text(DOCKER).replacen('{', "{ \"debug\": true,", 1);
+    node.put(DOCKER, &more);
+    node.good(&["docker", "--undo"]);
+    let value: serde_json::Value = serde_json::from_str(&node.text(DOCKER)).unwrap();
+    assert_eq!(value, serde_json::json!({"debug": true}));
+    // Without the record nothing is taken for ours.
+    let node = Node::new();
+    node.good(&["docker"]);
+    fs::remove_file(node.path("etc/fgpu/setup.made")).unwrap();
+    node.good(&["docker", "--undo"]);
+    assert_eq!(node.text(DOCKER), "{}\n");
+}
+
+#[test]
 fn docker_changes_from_the_shim_to_the_runtime_and_keeps_it() {
     let node = Node::new();
     node.good(&["docker"]);

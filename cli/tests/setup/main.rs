@@ -6,6 +6,7 @@
 )]
 
 mod containerd;
+mod crio;
 mod docker;
 mod hooks;
 mod node;

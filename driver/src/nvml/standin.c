@@ -8,6 +8,8 @@
  * MEMORY_2  with it, the second version of the memory call is there
  * INIT      what nvmlInit_v2 returns
  * LINKS     NVLinks of every GPU, one GPU to the next (0-1, 2-3 …); SWITCH: to switches; NPU: to processors
+ * REMOTE    with LINKS: the kind of device at their ends; without it the call is not there
+ * NO_IDS    with LINKS: the PCI ids of what is there are 0, as NVIDIA's mock of NVML has it
  * LOG       a file to which every initialisation appends a byte
  * USED      a file that says how many MiB are in use, and which process says that it has as many
  * COMPUTE   with USED: the compute mode
@@ -179,8 +181,19 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned l
 #ifdef NPU
     pci->id = 0x04ea1014; /* IBM */
 #endif
+#ifdef NO_IDS
+    pci->id = 0;
+#endif
     return 0;
 }
+
+#ifdef REMOTE
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, unsigned *kind) {
+    (void)device, (void)link;
+    *kind = REMOTE;
+    return 0;
+}
+#endif
 
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, unsigned *level) {
     *level = one->index / 2 == other->index / 2 ? 10 : 50;

@@ -199,6 +199,20 @@ fn nvlinks_and_the_way_over_pcie() {
     assert_eq!(lines(&four(&["-DNPU"])), ["", "PIX", "SYS SYS", "SYS SYS PIX"]);
 }
 
+/// NVIDIA's mock of NVML gives the switches of its a100, gb200 and gb300 the device id 0.
+#[test]
+fn the_driver_is_asked_what_is_at_the_end_of_a_link() {
+    let four = |define: &[&str]| lines(&root_with("0,0,0,0", &[&["-DLINKS=4"], define].concat()));
+    let switched = ["", "NV4+PIX", "NV4+SYS NV4+SYS", "NV4+SYS NV4+SYS NV4+PIX"];
+    assert_eq!(four(&["-DSWITCH", "-DNO_IDS", "-DREMOTE=2"]), switched);
+    assert_eq!(four(&["-DSWITCH", "-DREMOTE=255"]), switched, "one that does not know is not believed");
+    assert_eq!(four(&["-DREMOTE=0", "-DNO_IDS"]), ["", "NV4+PIX", "SYS SYS", "SYS SYS NV4+PIX"]);
+    assert_eq!(four(&["-DNPU", "-DREMOTE=1"]), ["", "PIX", "SYS SYS", "SYS SYS PIX"]);
+    // GPUs that cannot be used are no switch between those that can.
+    let lost = root_with(&format!("0,{LOST},0,{LOST}"), &["-DLINKS=2", "-DREMOTE=0"]);
+    assert_eq!(lines(&lost), ["", "SYS"]);
+}
+
 #[test]
 fn links_are_those_of_the_gpus_that_can_be_used() {
     let root = root_with(&format!("0,{LOST},0,0"), &["-DLINKS=2"]);

@@ -6,6 +6,7 @@ use nvml_wrapper::enum_wrappers::device::TopologyLevel;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
+use super::nvlink::{Remote, remote};
 use super::sysfs_name;
 
 /// `NVML_NVLINK_MAX_LINKS` of the newest header there is, and the end of the loop on a GPU that has fewer is
@@ -64,12 +65,19 @@ impl NvLinks {
                 Err(NvmlError::InvalidArg | NvmlError::NotSupported) => break,
                 Err(_) => continue,
             }
-            let Ok(remote) = link.remote_pci_info() else { continue };
-            let address = sysfs_name(&remote.bus_id);
+            let kind = remote(device, number);
+            if kind == Remote::Switch {
+                links.switched += 1;
+                continue;
+            }
+            let Ok(end) = link.remote_pci_info() else { continue };
+            let address = sysfs_name(&end.bus_id);
             match addresses.iter().position(|known| known.is_some() && *known == address) {
                 Some(place) => links.direct[place] += 1,
-                // Not the processor of an IBM machine.
-                None if remote.pci_device_id & 0xFFFF == NVIDIA => links.switched += 1,
+                // A driver before 470 tells no kind: what is NVIDIA's and no GPU of ours is taken for a switch.
+                None if kind == Remote::Unknown && end.pci_device_id & 0xFFFF == NVIDIA => {
+                    links.switched += 1
+                }
                 None => {}
             }
         }

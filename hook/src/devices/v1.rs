@@ -61,6 +61,11 @@ fn refused(cgroup: &Cgroup, rule: &str, errno: Errno) -> Error {
 }
 
 impl Added {
+    /// Whether all was allowed already.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
     /// Denies again what was added. A cgroup that is gone has nothing to deny.
     pub(super) fn undo(self) -> Result<(), Error> {
         for rule in self.rules {

@@ -122,7 +122,9 @@ impl Root<'_> {
     pub(super) fn own_folder<'p>(&mut self, path: &'p str) -> Result<Option<(OwnedFd, &'p str)>, Error> {
         let Some((folder, name)) = path.rsplit_once('/') else { return Ok(None) };
         match open(self.root, Path::new(folder), PATH_ONLY | OFlags::DIRECTORY) {
-            Ok(folder) => Ok(self.may_make_in(path, &folder).is_ok().then_some((folder, name))),
+            Ok(folder) => {
+                Ok(self.may_make_in(path, &folder, Placeholder::File).is_ok().then_some((folder, name)))
+            }
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => Err(refusal(path, errno)),
         }
@@ -135,7 +137,7 @@ impl Root<'_> {
             if name == ".." {
                 return Err(denied(path, "it goes up from a directory that does not exist"));
             }
-            self.may_make_in(path, &directory)?;
+            self.may_make_in(path, &directory, kind)?;
             let last = index + 1 == parts.len();
             let made = if last && kind == Placeholder::File {
                 make_file(&directory, name)
@@ -169,7 +171,7 @@ impl Root<'_> {
 
     /// Something is made only in the container's own root and on file systems that nobody else has, such as its /dev:
     /// a directory of the host that is bound into the container (a volume) is not written to.
-    fn may_make_in(&mut self, path: &str, directory: &OwnedFd) -> Result<(), Error> {
+    fn may_make_in(&mut self, path: &str, directory: &OwnedFd, kind: Placeholder) -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::io("find the mount of", Path::new(path), &error);
         let here = place(directory).map_err(failed)?;
         if here.mount == place(self.root).map_err(failed)?.mount {
@@ -180,11 +182,12 @@ impl Root<'_> {
         }
         let mount = self.mounts.get(here.mount).map_err(failed)?;
         if self.host.has_device(&mount.device) {
-            return Err(denied(
-                path,
-                "it does not exist and lies in a volume, in which fgpu makes nothing; make an empty file of that \
-                 name in the volume",
-            ));
+            let what = if kind == Placeholder::File { "file" } else { "folder" };
+            let reason = format!(
+                "it does not exist and lies in a volume, in which the hook makes nothing; make an empty {what} of that \
+                 name in the volume, or use the runtime (fgpu-runtime), which has the engine's runtime make it"
+            );
+            return Err(denied(path, &reason));
         }
         Ok(())
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error};
 
+use crate::config::RUNTIME_FOLDERS;
+
 use super::command_line::{self, CommandLine, Grammar, Unclear};
 
 /// The runtimes that are known.
@@ -86,7 +88,8 @@ impl Runtime {
         let own = identity(Path::new("/proc/self/exe"));
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
         let candidates = names.iter().flat_map(|name| {
-            let directories = std::env::split_paths(&path).collect::<Vec<_>>();
+            let directories = std::env::split_paths(&path).chain(RUNTIME_FOLDERS.map(PathBuf::from));
+            let directories = directories.collect::<Vec<_>>();
             // `join` with an absolute name is that name.
             directories.into_iter().map(move |directory| directory.join(name))
         });
@@ -96,8 +99,9 @@ impl Runtime {
             None => {
                 let names: Vec<_> = names.iter().map(|name| name.display().to_string()).collect();
                 let message = format!(
-                    "none of the runtimes {} is in PATH; see runtimes in {}",
+                    "none of the runtimes {} is in PATH or {}; see runtimes in {}",
                     names.join(", "),
+                    RUNTIME_FOLDERS.join(", "),
                     crate::config::PATH
                 );
                 Err(Error::new(Code::Internal, message))

@@ -322,7 +322,12 @@ const CASES: &[Case] = &[
         "mount --bind $O/folder $R/usr/lib64",
         Refused("lies in a volume"),
     ),
-    mounted("a volume over run", |g| g.folder("run"), "mount --bind $O $R/run", Refused("lies in a volume")),
+    mounted(
+        "a volume over run",
+        |g| g.folder("run"),
+        "mount --bind $O $R/run",
+        Refused("make an empty folder of that name"),
+    ),
     mounted("a volume over dev", nothing, "mount --bind $O/folder $R/dev", Refused("lies in a volume")),
     mounted(
         "a volume with the file",

@@ -100,7 +100,7 @@ fn readers() {
     assert_eq!(docker.grant(), None);
     let cri = Document::parse(CRI).unwrap();
     assert_eq!(cri.root_path().as_deref(), Some("rootfs"));
-    assert_eq!(crate::container_name(&cri.annotations()), Some("trainer"));
+    assert_eq!(crate::container_name(&cri.annotations()).as_deref(), Some("trainer"));
 
     let empty =
         Document::parse(r#"{"process":null,"root":{},"linux":{"namespaces":null},"mounts":null}"#).unwrap();

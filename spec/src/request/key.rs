@@ -345,23 +345,6 @@ pub fn opts_out(annotations: &BTreeMap<String, String>, container: Option<&str>)
     count.is_some_and(|count| count == "0")
 }
 
-/// Whether the annotations are those of a pod's sandbox (pause) container, which never gets a GPU. CRI-O
-/// and Podman write one key, containerd the other.
-pub fn is_sandbox(annotations: &BTreeMap<String, String>) -> bool {
-    ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]
-        .iter()
-        .any(|key| annotations.get(*key).is_some_and(|kind| kind == "sandbox"))
-}
-
-/// The container's name in its pod, as containerd or CRI-O put it into the annotations; `None` outside of a
-/// pod.
-pub fn container_name(annotations: &BTreeMap<String, String>) -> Option<&str> {
-    ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]
-        .iter()
-        .find_map(|key| annotations.get(*key))
-        .map(String::as_str)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -432,16 +415,5 @@ mod tests {
         .map(str::to_owned)
         .to_vec();
         assert_eq!(annotations_from_env(&env), map(&[("fgpu/coutn", "2"), ("fgpu/fraction", "0.5")]));
-    }
-
-    #[test]
-    fn pods_are_recognised() {
-        assert!(is_sandbox(&map(&[("io.kubernetes.cri.container-type", "sandbox")])));
-        assert!(is_sandbox(&map(&[("io.kubernetes.cri-o.ContainerType", "sandbox")])));
-        assert!(!is_sandbox(&map(&[("io.kubernetes.cri.container-type", "container")])));
-        assert!(!is_sandbox(&map(&[])));
-        assert_eq!(container_name(&map(&[("io.kubernetes.cri.container-name", "a")])), Some("a"));
-        assert_eq!(container_name(&map(&[("io.kubernetes.container.name", "b")])), Some("b"));
-        assert_eq!(container_name(&map(&[])), None);
     }
 }

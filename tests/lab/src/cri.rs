@@ -89,6 +89,12 @@ impl Container {
         self.folder.collect(&name, call("exec", &json!({"id": self.id, "command": command})))
     }
 
+    /// Gives it another share of the cpu, as the kubelet does for a resize in place.
+    #[track_caller]
+    pub fn resize(&self, cpu_shares: u32) -> Output {
+        call("resize", &json!({"id": self.id, "cpu-shares": cpu_shares}))
+    }
+
     /// Stops it and waits until it has ended.
     #[track_caller]
     pub fn stop(&self) {

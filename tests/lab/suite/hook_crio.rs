@@ -1,8 +1,8 @@
 //! States as CRI-O writes them, given to the hook at the moment at which it would: a container of the same
 //! id, bundle and root, made by the runtime, waits for its createRuntime hook.
 //!
-//! The cases are files (testdata/crio), composed of the fields and annotations that CRI-O 1.37 was seen to write; only the
-//! pid is replaced by the container's own. CRI-O itself is in no Debian suite, so none was recorded whole.
+//! The cases are files (testdata/crio) with the fields and annotations that CRI-O 1.37 writes, seen with runc and crun; only the
+//! pid is replaced by the container's own. CRI-O itself is in no Debian suite, so the lab has none.
 
 use std::fs;
 use std::path::Path;
@@ -30,6 +30,7 @@ const CASES: &[(&str, &str)] = &[
     ("misspelt", include_str!("../testdata/crio/misspelt.json")),
     ("too-large", include_str!("../testdata/crio/too-large.json")),
     ("runc", include_str!("../testdata/crio/runc.json")),
+    ("no-label", include_str!("../testdata/crio/no-label.json")),
 ];
 
 /// What CRI-O's hooks find in their environment.

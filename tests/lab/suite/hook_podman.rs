@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
         "hook_podman::container_without_annotation_has_no_hook",
         container_without_annotation_has_no_hook,
     ),
+    Test::once("hook_podman::a_volume_over_run_needs_a_folder", a_volume_over_run_needs_a_folder),
     Test::once("hook_podman::refusals_are_told", refusals_are_told),
     Test::once("hook_podman::lease_ends_with_the_container", lease_ends_with_the_container),
     Test::once("hook_podman::container_without_a_cgroup_gives_back", container_without_a_cgroup_gives_back),
@@ -49,6 +50,29 @@ fn container_without_annotation_has_no_hook() {
         assert!(refused.refused().contains("no-such-key"), "{}", refused.story());
     }
     assert_nothing_is_left();
+}
+
+/// The hook makes nothing in a volume and says what is to be made; the runtime makes it itself.
+fn a_volume_over_run_needs_a_folder() {
+    let _installed = hooks::install();
+    for runtime in runtimes() {
+        let volume = "/tmp/over-run";
+        shell(&format!("rm -rf {volume} && mkdir {volume}")).ok();
+        let bind = format!("{volume}:/run");
+        let options = [&["--rm", "--cap-add", "MKNOD", "-v", &*bind], &QUARTER[..]].concat();
+        let refused = container("debian13", runtime, &options, &["true"]);
+        assert!(refused.refused().contains("fgpu: denied: /run/"), "{}", refused.story());
+        assert!(refused.stderr.contains("make an empty folder of that name"), "{}", refused.story());
+        assert_nothing_is_left();
+        // The simulated driver is in a folder of its own.
+        run(["mkdir", "/tmp/over-run/fgpu", "/tmp/over-run/nvidia-sim"]).ok();
+        assert_has_quarter_of_first(|script| container("debian13", runtime, &options, &["sh", "-c", script]));
+        node::wait_until_free();
+        shell("rm -rf /tmp/over-run/*").ok();
+        let ours = container("debian13", "/usr/bin/fgpu-runtime", &options, &["nvidia-smi", "-L"]);
+        assert!(ours.ok().starts_with("GPU 0: "), "{}", ours.story());
+        node::wait_until_free();
+    }
 }
 
 fn refusals_are_told() {

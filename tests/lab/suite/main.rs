@@ -43,6 +43,7 @@ mod same;
 mod state;
 mod status;
 mod tenants;
+mod updates;
 mod view;
 mod volumes;
 mod words;
@@ -51,6 +52,7 @@ mod words;
 fn tests() -> Vec<Test> {
     [
         baseline::TESTS,
+        updates::TESTS,
         view::TESTS,
         volumes::TESTS,
         compute::TESTS,

@@ -11,6 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("resize::running_process_gets_more", running_process_gets_more),
     Test::once("resize::less_than_is_used_ends_nobody", less_than_is_used_ends_nobody),
     Test::once("resize::there_must_be_room", there_must_be_room),
+    Test::both("resize::restart_asks_anew", restart_asks_anew),
 ];
 
 fn resize(id: &str, words: &[&str]) -> Output {
@@ -88,4 +89,16 @@ fn there_must_be_room() {
     neighbour.remove();
     resize(&container.id, &["--fraction", "0.6"]).ok();
     assert_eq!(node::only_lease().shares[0].2, 600_000);
+}
+
+/// A container that starts again asks for what its annotations say: only its engine keeps anything of it over its end.
+fn restart_asks_anew(front_end: FrontEnd) {
+    let container = docker::container("debian13").under(front_end).annotation("fgpu/fraction", "0.25");
+    let container = container.command(["sleep", "1000"]).start();
+    resize(&container.id, &["--fraction", "0.5"]).ok();
+    assert_eq!(node::only_lease().shares[0].2, 500_000);
+    container.docker(&["restart", "--time", "0"]).ok();
+    assert_eq!(node::only_lease().shares[0].2, 250_000);
+    let query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"];
+    assert_eq!(container.exec(query).ok(), (node::gpus()[0].share(250_000) >> 20).to_string());
 }
