@@ -21,6 +21,7 @@ mod layers;
 mod layout;
 mod lifecycle;
 pub mod live;
+pub mod mention;
 mod openat2;
 mod places;
 mod plan;

@@ -30,7 +30,7 @@ use fgpu_spec::Error;
 
 use crate::child::{self, Bond, Ended};
 use crate::config::Config;
-use crate::{Container, container_files, lifecycle, prepare, say, store};
+use crate::{Container, container_files, lifecycle, mention, prepare, say, store};
 use command_line::{CommandLine, Verb};
 use log::Log;
 use real::{Environment, Runtime, bundle};
@@ -100,6 +100,11 @@ impl Call<'_> {
 
     fn make(&self, config: Result<Config, Error>) -> Result<Ended, Error> {
         let &Self { runtime, words, line, environment } = self;
+        // Whatever else is wrong with it is for the runtime to say.
+        let spec = runtime.config(line, environment);
+        if mention::under(&config, &spec) != Some(true) {
+            return Err(become_runtime(runtime, words));
+        }
         let theirs = match runtime.pid_file(line, environment) {
             Ok(path) => path,
             Err(why) => {
@@ -116,7 +121,7 @@ impl Call<'_> {
             namespace: &namespace,
             id: &line.id,
             bundle: &bundle(line, environment),
-            config: Some(runtime.config(line, environment)),
+            config: Some(spec),
             rootfs: &[],
             maker: Process::current()?,
             pid_file: readable.cloned().or_else(|| runtime.state_file(line, environment)),

@@ -229,7 +229,7 @@ fn a_broken_configuration_keeps_nobody_from_stopping_a_container() {
     let run = |words: &[&str], config: &str| with_config(&runtime, words, config);
     let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
     for config in ["polisy = \"pack\"", "runtimes = [", "runtimes = []", "runtimes = 3"] {
-        for words in [&["kill", "c1", "KILL"][..], &["state", "c1"], &["delete", "c1"]] {
+        for words in [&["kill", "c1", "KILL"][..], &["state", "c1"], &["delete", "c1"], &["create", "c1"]] {
             let output = run(words, config);
             assert_eq!(
                 (said(&output), output.status.code()),
