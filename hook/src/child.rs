@@ -2,9 +2,9 @@
 //! ours.
 
 use std::convert::Infallible;
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,7 +16,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, execvp, getpid, getppid};
+use nix::unistd::{Pid, execvp, execvpe, getpid, getppid};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 /// How a program ended.
@@ -136,9 +136,10 @@ fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::i
     let words = command.iter().map(|word| CString::new(word.as_ref().as_bytes()));
     let words = words.collect::<Result<Vec<_>, _>>()?;
     let parent = getpid();
+    let mut activated = activated_environment(std::env::vars_os(), parent);
     let failed = AtomicI32::new(0);
     let child = || {
-        let Err(errno) = become_program(&words, bond, parent, &mask);
+        let Err(errno) = become_program(&words, bond, parent, &mask, activated.as_mut());
         failed.store(errno as i32, Ordering::Relaxed);
         127
     };
@@ -176,6 +177,7 @@ fn become_program(
     bond: &Bond<'_>,
     parent: Pid,
     mask: &SigSet,
+    activated: Option<&mut Vec<CString>>,
 ) -> Result<Infallible, Errno> {
     if bond.dies_with_us {
         set_pdeathsig(Signal::SIGKILL)?;
@@ -190,7 +192,40 @@ fn become_program(
     // stays so in the program.
     unsafe { nix::sys::signal::signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
     mask.thread_set_mask()?;
-    execvp(words.first().ok_or(Errno::ENOENT)?, words)
+    let program = words.first().ok_or(Errno::ENOENT)?;
+    match activated {
+        Some(environment) => {
+            let own = CString::new(format!("{LISTEN_PID}={}", getpid())).map_err(|_| Errno::EINVAL)?;
+            environment.push(own);
+            execvpe(program, words, environment)
+        }
+        None => execvp(program, words),
+    }
+}
+
+/// Whom sockets were opened for (sd_listen_fds(3)).
+const LISTEN_PID: &str = "LISTEN_PID";
+/// The same by another number, which a pid does not tell; it may be left out.
+const LISTEN_PIDFDID: &str = "LISTEN_PIDFDID";
+
+/// Our environment without `LISTEN_PID`, if that is our pid: the sockets are for the program, which has
+/// another.
+fn activated_environment(
+    environment: impl Iterator<Item = (OsString, OsString)>,
+    own: Pid,
+) -> Option<Vec<CString>> {
+    let mut activated = false;
+    let mut entries = Vec::new();
+    for (name, value) in environment {
+        if name == LISTEN_PID && value.to_str().and_then(|pid| pid.parse().ok()) == Some(own.as_raw()) {
+            activated = true;
+        } else if name != LISTEN_PIDFDID {
+            let entry = [name.into_vec(), b"=".to_vec(), value.into_vec()].concat();
+            // What the kernel gave us has no zero in it.
+            entries.extend(CString::new(entry));
+        }
+    }
+    activated.then_some(entries)
 }
 
 /// Hands a signal on, unless the kernel made it: what a terminal sends, it sends to the whole process group, the

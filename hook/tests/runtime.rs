@@ -182,6 +182,31 @@ fn a_delete_of_what_is_not_ours_touches_no_state() {
     }
 }
 
+/// Issue 13, line 9: sockets that were opened for us are the runtime's (sd_listen_fds(3)); those for somebody
+/// else are not.
+#[test]
+fn sockets_are_for_the_process_that_becomes_the_runtime() {
+    let runtime = Runtime::new("echo $((LISTEN_PID == $$)) $LISTEN_PID $LISTEN_FDS ${LISTEN_PIDFDID-none}");
+    let wrapper = |pid: &'static str| {
+        [
+            "sh",
+            "-c",
+            "LISTEN_PID=$0 LISTEN_FDS=1 LISTEN_PIDFDID=7; test $0 != own || LISTEN_PID=$$; \
+            export LISTEN_PID LISTEN_FDS LISTEN_PIDFDID; exec \"$@\"",
+            pid,
+        ]
+    };
+    for verb in ["delete", "state"] {
+        let said = |pid| {
+            let output = runtime.holding(&wrapper(pid), &[verb, "c1"]).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        assert!(said("own").starts_with("1 "), "{verb}: {}", said("own"));
+        assert_eq!(said("own").ends_with(" 1 none\n"), verb == "delete", "{verb}: {}", said("own"));
+        assert_eq!(said("1"), "0 1 1 7\n", "{verb}");
+    }
+}
+
 #[test]
 fn a_runtime_that_is_not_there_is_named_on_stderr_and_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
