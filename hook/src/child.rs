@@ -16,8 +16,10 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, execvp, execvpe, getpid, getppid};
+use nix::unistd::{Pid, execv, execvp, execvpe, getpid, getppid};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use crate::inherited;
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +125,21 @@ pub(crate) fn run(
     }
 }
 
+/// Replaces this process by a program, which inherits what we inherited; comes back only with the reason why
+/// it could not.
+pub(crate) fn become_this(path: &Path, words: &[OsString]) -> std::io::Error {
+    let words = std::iter::once(path.as_os_str()).chain(words.iter().map(OsString::as_os_str));
+    let words: Result<Vec<_>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
+    let failed = |words: Vec<CString>| -> Result<Infallible, Errno> {
+        inherited::restore()?;
+        execv(words.first().ok_or(Errno::ENOENT)?, &words)
+    };
+    match words.map(failed) {
+        Ok(Err(errno)) => errno.into(),
+        Err(error) => error.into(),
+    }
+}
+
 /// The child's stack, bytes, beyond the words' addresses: `execvp` has those there, and a path.
 const STACK: usize = 64 << 10;
 
@@ -171,7 +188,6 @@ fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::i
 }
 
 /// The child's part of [`spawn`].
-#[allow(unsafe_code, reason = "a disposition cannot be reset safely")]
 fn become_program(
     words: &[CString],
     bond: &Bond<'_>,
@@ -188,9 +204,7 @@ fn become_program(
     if let Some(members) = bond.cgroup {
         nix::unistd::write(members, b"0")?;
     }
-    // SAFETY: the default action replaces no handler of ours; the standard library ignores SIGPIPE, and what is ignored
-    // stays so in the program.
-    unsafe { nix::sys::signal::signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
+    inherited::restore()?;
     mask.thread_set_mask()?;
     let program = words.first().ok_or(Errno::ENOENT)?;
     match activated {

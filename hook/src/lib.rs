@@ -17,6 +17,7 @@ pub mod events;
 mod foreign;
 mod grant;
 mod held;
+pub mod inherited;
 mod layers;
 mod layout;
 mod lifecycle;

@@ -21,9 +21,7 @@ mod settle;
 mod unclear;
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
 
 use fgpu_allocator::{Key, Process};
 use fgpu_spec::Error;
@@ -165,7 +163,7 @@ fn run_real(runtime: &Runtime, words: &[OsString]) -> Result<Ended, Error> {
 
 /// Replaces this process; comes back only with the reason why it could not.
 fn become_runtime(runtime: &Runtime, words: &[OsString]) -> Error {
-    Error::io("run", &runtime.path, &Command::new(&runtime.path).args(words).exec())
+    Error::io("run", &runtime.path, &child::become_this(&runtime.path, words))
 }
 
 /// Says what went wrong after the real runtime has done its work. Its end is the caller's answer whatever becomes of
