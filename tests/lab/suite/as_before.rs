@@ -82,6 +82,7 @@ fn masked(text: &str) -> String {
     for (before, is_masked) in [
         ("time=\"", in_quotes as fn(char) -> bool),
         ("\"time\":\"", in_quotes),
+        ("\"time\": \"", in_quotes),
         ("\"created\": \"", in_quotes),
         ("\"created\":\"", in_quotes),
         ("\"pid\": ", is_digit),
