@@ -174,7 +174,6 @@ const LINES: &[&str] = &[
     "$R spec --nosuch",
     "$R checkpoint nosuch",
     "$R restore",
-    "$R restore --bundle $B --image-path $W/nosuch $I",
     "$R create --nosuch --bundle $B $I",
     "$R create --bundle $B --nosuch=1 $I",
     "$R create --bundle '' $I",
@@ -243,6 +242,8 @@ const LINES: &[&str] = &[
 ];
 
 const RUNC_LINES: &[&str] = &[
+    // crun leaves a cgroup behind, and says something else the second time.
+    "$R restore --bundle $B --image-path $W/nosuch $I",
     "$R help",
     "$R help create",
     "$R -root $W/root state nosuch",
