@@ -279,6 +279,11 @@ fn checked(bytes: &[u8]) -> Option<&[u8]> {
     (*check == hex(XxHash3_64::oneshot(rest))).then_some(rest)
 }
 
+/// Whether a file passes its check, whatever it holds.
+pub(crate) fn is_whole(bytes: &[u8]) -> bool {
+    checked(bytes).is_some()
+}
+
 /// The version that a file claims.
 fn version(bytes: &[u8]) -> Option<u64> {
     let rest = bytes.strip_prefix(br#"{"version":"#)?;

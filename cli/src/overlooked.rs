@@ -83,7 +83,7 @@ pub(crate) fn of(
 
 fn judge(one: &Container, accept_env: bool) -> Option<Overlooked> {
     let told = container_name(&one.annotations);
-    if is_sandbox(&one.annotations) || opts_out(&one.annotations, told) {
+    if is_sandbox(&one.annotations) || opts_out(&one.annotations, told.as_deref()) {
         return None;
     }
     let container = match (&one.name, &one.key) {
@@ -94,7 +94,9 @@ fn judge(one: &Container, accept_env: bool) -> Option<Overlooked> {
     let found = |why: String, mend: String| Some(Overlooked { container: container.clone(), why, mend });
     for (key, value) in &one.annotations {
         // Of another container of the pod, or nobody's.
-        let own = key.split_once('.').filter(|(name, rest)| rest.starts_with("fgpu/") && Some(*name) == told);
+        let own = key
+            .split_once('.')
+            .filter(|(name, rest)| rest.starts_with("fgpu/") && Some(*name) == told.as_deref());
         let bare = own.map_or(key.as_str(), |(_, rest)| rest);
         if key_reference().any(|known| known.key == bare) {
             let mend = match one.engine {

@@ -31,11 +31,20 @@ pub struct Entry<'a> {
     pub path: &'a str,
 }
 
-/// The paths that a cache has for these names, each with its name: compared as bytes, so that a large cache of names that nobody
-/// asked for costs little. `None` if the file is no such cache.
-pub fn paths<'a>(cache: &'a [u8], names: &[&'static str]) -> Option<Vec<(&'static str, &'a [u8])>> {
+/// Names that were asked for, each with a path.
+pub type Paths<'a> = Vec<(&'static str, &'a [u8])>;
+
+/// A cache has more paths than was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooMany;
+
+/// The paths that a cache has for these names, each with its name, as far as there are no more than `most`:
+/// `Err` if there are. Names are compared as bytes, and nothing else is read of the others: a large cache
+/// costs little. `None` if the file is no such cache.
+pub fn paths<'a>(cache: &'a [u8], names: &[&'static str], most: usize) -> Option<Result<Paths<'a>, TooMany>> {
     let (new, table) = table(cache)?;
     let mut found = Vec::new();
+    let mut entries = 0;
     for entry in table {
         let text = |at| {
             let rest = new.get(usize::try_from(number(entry, at)?).ok()?..)?;
@@ -47,10 +56,15 @@ pub fn paths<'a>(cache: &'a [u8], names: &[&'static str]) -> Option<Vec<(&'stati
             rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
         };
         if let Some(name) = names.iter().find(begins) {
+            // Entries without a path count, too: each has been read.
+            entries += 1;
+            if entries > most {
+                return Some(Err(TooMany));
+            }
             found.extend(text(8).map(|path| (*name, path)));
         }
     }
-    Some(found)
+    Some(Ok(found))
 }
 
 /// The entries of a cache in the machine's own byte order, those that are out of bounds or not UTF-8 left out.
@@ -120,11 +134,13 @@ mod tests {
         ]);
         let at = cache.windows(2).position(|window| window == b"X/").unwrap();
         cache[at] = 0xff;
-        let found = paths(&cache, &["libcuda.so.1", "libm.so.6"]).unwrap();
+        let names = ["libcuda.so.1", "libm.so.6"];
+        let found = paths(&cache, &names, 2).unwrap().unwrap();
         let expected: [(&str, &[u8]); 2] =
             [("libcuda.so.1", b"/usr/lib/nvidia/libcuda.so.1"), ("libcuda.so.1", b"/opt/\xff/libcuda.so.1")];
         assert_eq!(found, expected);
-        assert_eq!(paths(b"ld.so-1.7.0 and no more", &["libcuda.so.1"]), None);
+        assert_eq!(paths(&cache, &names, 1), Some(Err(TooMany)));
+        assert_eq!(paths(b"ld.so-1.7.0 and no more", &names, 2), None);
     }
 
     #[test]

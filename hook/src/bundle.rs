@@ -1,22 +1,42 @@
 //! The one file of a bundle that we read and write: its `config.json`.
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Document, Error};
+use rustix::fs::{Mode, OFlags};
 
 /// The largest `config.json` that is read, bytes. The kernel's own limit on what a container is made of
 /// (arguments and environment, 128 KiB each string) is far below.
 pub(crate) const LIMIT: u64 = 16 << 20;
+
+/// Opens a regular file to read it. What is none is not even opened: whoever waits at the other end of a pipe
+/// would take us for the one that he waits for.
+///
+/// # Errors
+/// There is no such file, it may not be read, or is no regular file.
+pub(crate) fn open(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !found.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    // The very file that was looked at. Some in /proc make a reader wait, and another process may have a
+    // lease on any.
+    let same = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(File::from(rustix::fs::open(same, flags, Mode::empty())?))
+}
 
 /// The text of a `config.json`.
 ///
 /// # Errors
 /// It cannot be read, or is larger than [`LIMIT`].
 pub(crate) fn read(path: &Path) -> Result<String, Error> {
-    let file = std::fs::File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    let file = open(path).map_err(|error| Error::io("open", path, &error))?;
     text(file, path)
 }
 

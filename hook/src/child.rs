@@ -2,9 +2,9 @@
 //! ours.
 
 use std::convert::Infallible;
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,8 +16,10 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, execvp, getpid, getppid};
+use nix::unistd::{Pid, execv, execvp, execvpe, getpid, getppid};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use crate::inherited;
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +140,21 @@ pub(crate) fn try_run(
     }
 }
 
+/// Replaces this process by a program, which inherits what we inherited; comes back only with the reason why
+/// it could not.
+pub(crate) fn become_this(path: &Path, words: &[OsString]) -> std::io::Error {
+    let words = std::iter::once(path.as_os_str()).chain(words.iter().map(OsString::as_os_str));
+    let words: Result<Vec<_>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
+    let failed = |words: Vec<CString>| -> Result<Infallible, Errno> {
+        inherited::restore()?;
+        execv(words.first().ok_or(Errno::ENOENT)?, &words)
+    };
+    match words.map(failed) {
+        Ok(Err(errno)) => errno.into(),
+        Err(error) => error.into(),
+    }
+}
+
 /// The child's stack, bytes, beyond the words' addresses: `execvp` has those there, and a path.
 const STACK: usize = 64 << 10;
 
@@ -151,9 +168,10 @@ fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::i
     let words = command.iter().map(|word| CString::new(word.as_ref().as_bytes()));
     let words = words.collect::<Result<Vec<_>, _>>()?;
     let parent = getpid();
+    let mut activated = activated_environment(std::env::vars_os(), parent);
     let failed = AtomicI32::new(0);
     let child = || {
-        let Err(errno) = become_program(&words, bond, parent, &mask);
+        let Err(errno) = become_program(&words, bond, parent, &mask, activated.as_mut());
         failed.store(errno as i32, Ordering::Relaxed);
         127
     };
@@ -185,12 +203,12 @@ fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::i
 }
 
 /// The child's part of [`spawn`].
-#[allow(unsafe_code, reason = "a disposition cannot be reset safely")]
 fn become_program(
     words: &[CString],
     bond: &Bond<'_>,
     parent: Pid,
     mask: &SigSet,
+    activated: Option<&mut Vec<CString>>,
 ) -> Result<Infallible, Errno> {
     if bond.dies_with_us {
         set_pdeathsig(Signal::SIGKILL)?;
@@ -201,11 +219,42 @@ fn become_program(
     if let Some(members) = bond.cgroup {
         nix::unistd::write(members, b"0")?;
     }
-    // SAFETY: the default action replaces no handler of ours; the standard library ignores SIGPIPE, and what is ignored
-    // stays so in the program.
-    unsafe { nix::sys::signal::signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
+    inherited::restore()?;
     mask.thread_set_mask()?;
-    execvp(words.first().ok_or(Errno::ENOENT)?, words)
+    let program = words.first().ok_or(Errno::ENOENT)?;
+    match activated {
+        Some(environment) => {
+            let own = CString::new(format!("{LISTEN_PID}={}", getpid())).map_err(|_| Errno::EINVAL)?;
+            environment.push(own);
+            execvpe(program, words, environment)
+        }
+        None => execvp(program, words),
+    }
+}
+
+/// Whom sockets were opened for (sd_listen_fds(3)).
+const LISTEN_PID: &str = "LISTEN_PID";
+/// The same by another number, which a pid does not tell; it may be left out.
+const LISTEN_PIDFDID: &str = "LISTEN_PIDFDID";
+
+/// Our environment without `LISTEN_PID`, if that is our pid: the sockets are for the program, which has
+/// another.
+fn activated_environment(
+    environment: impl Iterator<Item = (OsString, OsString)>,
+    own: Pid,
+) -> Option<Vec<CString>> {
+    let mut activated = false;
+    let mut entries = Vec::new();
+    for (name, value) in environment {
+        if name == LISTEN_PID && value.to_str().and_then(|pid| pid.parse().ok()) == Some(own.as_raw()) {
+            activated = true;
+        } else if name != LISTEN_PIDFDID {
+            let entry = [name.into_vec(), b"=".to_vec(), value.into_vec()].concat();
+            // What the kernel gave us has no zero in it.
+            entries.extend(CString::new(entry));
+        }
+    }
+    activated.then_some(entries)
 }
 
 /// Hands a signal on, unless the kernel made it: what a terminal sends, it sends to the whole process group, the

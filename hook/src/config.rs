@@ -138,9 +138,19 @@ impl Config {
         struct File {
             runtimes: Vec<PathBuf>,
         }
-        let file = std::fs::read_to_string(PATH).ok().and_then(|text| toml::from_str::<File>(&text).ok());
-        let runtimes = file.map(|file| file.runtimes).filter(|runtimes| !runtimes.is_empty());
+        let runtimes = part().map(|file: File| file.runtimes).filter(|runtimes| !runtimes.is_empty());
         runtimes.unwrap_or_else(|| Self::default().runtimes)
+    }
+
+    /// `state-dir` of [`PATH`] likewise.
+    pub(crate) fn state_dir() -> PathBuf {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        struct File {
+            state_dir: PathBuf,
+        }
+        let state_dir = part().map(|file: File| file.state_dir).filter(|path| path.is_absolute());
+        state_dir.unwrap_or_else(|| Self::default().state_dir)
     }
 
     /// Parses the text of a configuration file. The error is one line: where, what, and what would be right.
@@ -225,6 +235,11 @@ impl Config {
             seen: seen.into_iter().map(as_it_counts).collect(),
         }
     }
+}
+
+/// The keys of [`PATH`] that `T` has.
+fn part<T: for<'de> Deserialize<'de>>() -> Option<T> {
+    toml::from_str(&std::fs::read_to_string(PATH).ok()?).ok()
 }
 
 fn absolute(key: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>, String> {

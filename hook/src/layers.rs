@@ -18,6 +18,12 @@ use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 
+mod budget;
+
+use budget::Budget;
+#[cfg(test)]
+pub(crate) use budget::MOST_LOOKS;
+
 /// A mount of the root file system as containerd's `CreateTaskRequest.rootfs` describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RootfsMount {
@@ -31,17 +37,20 @@ pub struct RootfsMount {
 
 /// The directories that make up a root file system, the uppermost first.
 #[derive(Debug)]
-pub(crate) struct Layers(Vec<OwnedFd>);
+pub(crate) struct Layers {
+    folders: Vec<OwnedFd>,
+    budget: Budget,
+}
 
 impl Layers {
     /// The layers of a root that is mounted already.
     pub(crate) fn of_directory(root: &Path) -> Option<Self> {
-        open_layer(root).map(|fd| Self(vec![fd]))
+        open_layer(root).map(|fd| Self::of(vec![fd]))
     }
 
     /// The layers of a root that somebody has opened.
     pub(crate) fn of_descriptor(root: &OwnedFd) -> Option<Self> {
-        root.try_clone().ok().map(|fd| Self(vec![fd]))
+        root.try_clone().ok().map(|fd| Self::of(vec![fd]))
     }
 
     /// The layers of a root that is still to be mounted. `None` for a kind whose layers are no directories
@@ -54,7 +63,22 @@ impl Layers {
             _ => return None,
         };
         let layers: Option<Vec<_>> = directories.iter().map(|path| open_layer(path)).collect();
-        layers.filter(|layers| !layers.is_empty()).map(Self)
+        layers.filter(|layers| !layers.is_empty()).map(Self::of)
+    }
+
+    fn of(folders: Vec<OwnedFd>) -> Self {
+        Self { folders, budget: Budget::default() }
+    }
+
+    /// How often a folder of a layer was looked into.
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> u32 {
+        self.budget.spent()
+    }
+
+    /// Whether more was asked than is looked for. What was said since, that nothing is there, is not known.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.budget.is_spent()
     }
 
     /// Whether there is something at `path`, be it a link that leads nowhere.
@@ -77,7 +101,9 @@ impl Layers {
     /// The folder at `path`.
     pub(crate) fn folder(&self, path: &str) -> Option<Folder> {
         match self.walk(path, true)? {
-            Walked { path, end: End::Folder(layers) } => Some(Folder { path, layers }),
+            Walked { path, end: End::Folder(layers) } => {
+                Some(Folder { path, layers, budget: self.budget.clone() })
+            }
             _ => None,
         }
     }
@@ -90,7 +116,11 @@ impl Layers {
 
     /// Goes along `path`; a link at its end is followed if `follow` says so.
     fn walk(&self, path: &str, follow: bool) -> Option<Walked> {
-        let root = || -> Option<Vec<OwnedFd>> { self.0.iter().map(|layer| layer.try_clone().ok()).collect() };
+        if !self.budget.spend(self.folders.len()) {
+            return None;
+        }
+        let root =
+            || -> Option<Vec<OwnedFd>> { self.folders.iter().map(|layer| layer.try_clone().ok()).collect() };
         // The folders from the root to here, with their names.
         let mut stack: Vec<(String, Vec<OwnedFd>)> = vec![(String::new(), root()?)];
         let mut pending: Vec<String> = parts(path);
@@ -101,7 +131,7 @@ impl Layers {
                 continue;
             }
             let (_, here) = stack.last()?;
-            let end = look(here, &name);
+            let end = look(&self.budget, here, &name)?;
             if let (End::Link, true) = (&end, follow || !pending.is_empty()) {
                 links += 1;
                 let target = here.iter().find_map(|layer| readlinkat(layer, name.as_str()).ok())?;
@@ -134,18 +164,21 @@ pub(crate) struct Folder {
     /// Absolute in the root.
     pub(crate) path: String,
     layers: Vec<OwnedFd>,
+    budget: Budget,
 }
 
 impl Folder {
     /// Whether there is a file or a link of this name, or something else that is no folder.
     pub(crate) fn has_file(&self, name: &str) -> bool {
-        matches!(look(&self.layers, name), End::File(_) | End::Link | End::Other)
+        matches!(look(&self.budget, &self.layers, name), Some(End::File(_) | End::Link | End::Other))
     }
 
     /// The folder of this name in it. A link is no folder here.
     pub(crate) fn folder(&self, name: &str) -> Option<Self> {
-        match look(&self.layers, name) {
-            End::Folder(layers) => Some(Self { path: format!("{}/{name}", self.path), layers }),
+        match look(&self.budget, &self.layers, name)? {
+            End::Folder(layers) => {
+                Some(Self { path: format!("{}/{name}", self.path), layers, budget: self.budget.clone() })
+            }
             _ => None,
         }
     }
@@ -154,7 +187,7 @@ impl Folder {
     pub(crate) fn names(&self, limit: usize) -> Vec<String> {
         // A set: a hostile image has as many layers as there may be, and other names in each of them.
         let mut names = BTreeSet::new();
-        for layer in &self.layers {
+        for layer in self.layers.iter().take_while(|_| self.budget.spend(limit / 16)) {
             let Ok(directory) = Dir::openat(layer, ".", READ_DIRECTORY, Mode::empty()) else { continue };
             for entry in directory.into_iter().take(limit).flatten() {
                 let Ok(name) = entry.file_name().to_str() else { continue };
@@ -195,8 +228,11 @@ const MOST_LINKS: usize = 40;
 const FOLDER: OFlag =
     OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// What the uppermost of these folders that knows `name` has there.
-fn look(layers: &[OwnedFd], name: &str) -> End {
+/// What the uppermost of these folders that knows `name` has there; `None` if the budget is spent.
+fn look(budget: &Budget, layers: &[OwnedFd], name: &str) -> Option<End> {
+    if !budget.spend(layers.len()) {
+        return None;
+    }
     let mut folders = Vec::new();
     for layer in layers {
         let Ok(stat) = fstatat(layer, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
@@ -209,7 +245,7 @@ fn look(layers: &[OwnedFd], name: &str) -> End {
         if !folders.is_empty() {
             break;
         }
-        return match kind {
+        return Some(match kind {
             SFlag::S_IFLNK => End::Link,
             SFlag::S_IFCHR if stat.st_rdev == 0 => End::Missing,
             SFlag::S_IFREG => match layer.try_clone() {
@@ -217,9 +253,9 @@ fn look(layers: &[OwnedFd], name: &str) -> End {
                 Err(_) => End::Missing,
             },
             _ => End::Other,
-        };
+        });
     }
-    if folders.is_empty() { End::Missing } else { End::Folder(folders) }
+    Some(if folders.is_empty() { End::Missing } else { End::Folder(folders) })
 }
 
 /// The path of the folders from the root on.
@@ -263,121 +299,4 @@ fn overlay_directories(options: &[String]) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::symlink;
-
-    fn overlay(options: &[&str]) -> Vec<RootfsMount> {
-        vec![RootfsMount {
-            kind: "overlay".into(),
-            source: "overlay".into(),
-            options: options.iter().map(|&option| option.into()).collect(),
-        }]
-    }
-
-    #[test]
-    fn the_upper_layer_wins_and_no_link_leads_out() {
-        let root = tempfile::tempdir().unwrap();
-        let (upper, lower) = (root.path().join("u"), root.path().join("l:1"));
-        for layer in [&upper, &lower] {
-            std::fs::create_dir_all(layer.join("etc")).unwrap();
-        }
-        std::fs::write(upper.join("etc/both"), "upper").unwrap();
-        std::fs::write(lower.join("etc/both"), "lower").unwrap();
-        std::fs::write(lower.join("etc/low"), "lower").unwrap();
-        symlink("/etc/passwd", upper.join("etc/link")).unwrap();
-        symlink("/etc", upper.join("out")).unwrap();
-        let escaped = lower.display().to_string().replace(':', "\\:");
-        let mounts = overlay(&[
-            &format!("upperdir={}", upper.display()),
-            "workdir=/x",
-            &format!("lowerdir={escaped}"),
-        ]);
-        let layers = Layers::of_mounts(&mounts).unwrap();
-        assert_eq!(layers.read("etc/both", 100).unwrap(), b"upper");
-        assert_eq!(layers.read("/etc/low", 3).unwrap(), b"low");
-        assert_eq!(layers.read("etc/link", 100), None);
-        assert_eq!(layers.read("out/passwd", 100), None);
-        assert_eq!(layers.read("etc/../../passwd", 100), None);
-        assert!(layers.has("etc/low") && layers.has("etc/link") && !layers.has("out/passwd"));
-        let names = |path: &str| layers.folder(path).map(|folder| folder.names(10)).unwrap_or_default();
-        assert_eq!(names("etc"), ["both", "link", "low"]);
-        // Within the image it leads where it would in the container.
-        assert_eq!(names("out"), ["both", "link", "low"]);
-    }
-
-    #[test]
-    fn links_lead_where_they_would_in_the_container() {
-        let root = tempfile::tempdir().unwrap();
-        let (upper, lower) = (root.path().join("u"), root.path().join("l"));
-        for folder in
-            [upper.join("opt"), lower.join("usr/lib/deep"), lower.join("opt/hidden"), lower.join("opt/gone")]
-        {
-            std::fs::create_dir_all(folder).unwrap();
-        }
-        std::fs::write(lower.join("usr/lib/deep/file"), "found").unwrap();
-        std::fs::write(upper.join("opt/hidden"), "a file over a folder").unwrap();
-        for (target, link) in [
-            ("usr/lib", "lib"),
-            ("/lib/deep", "absolute"),
-            ("../usr/../lib/./deep", "opt/up"),
-            ("../../../../usr", "opt/far"),
-            ("loop", "loop"),
-            ("/nowhere/at/all", "dangling"),
-            ("deep/file", "usr/lib/name"),
-        ] {
-            std::fs::create_dir_all(upper.join(link).parent().unwrap()).unwrap();
-            symlink(target, upper.join(link)).unwrap();
-        }
-        nix::sys::stat::mknod(&upper.join("opt/gone"), SFlag::S_IFCHR, Mode::empty(), 0).unwrap();
-        let layers = Layers::of_mounts(&overlay(&[
-            &format!("upperdir={}", upper.display()),
-            &format!("lowerdir={}", lower.display()),
-        ]));
-        let layers = layers.unwrap();
-        for path in ["lib/deep/file", "absolute/file", "opt/up/file", "opt/far/lib/name", "/usr/lib/name"] {
-            assert_eq!(layers.canonical(path).as_deref(), Some("/usr/lib/deep/file"), "{path}");
-            assert_eq!(layers.read(path, 10).as_deref(), Some(&b"found"[..]), "{path}");
-        }
-        for (path, canonical) in [
-            ("dangling", Some("/nowhere/at/all")),
-            ("dangling/x", Some("/nowhere/at/all/x")),
-            ("dangling/../x", Some("/nowhere/at/x")),
-            ("loop", None),
-            ("opt/hidden/x", None),
-            ("opt/gone/x", Some("/opt/gone/x")),
-            ("lib", Some("/usr/lib")),
-            ("/", Some("/")),
-            ("..", Some("/")),
-        ] {
-            assert_eq!(layers.canonical(path).as_deref(), canonical, "{path}");
-        }
-        assert!(
-            layers.has("loop")
-                && layers.has("dangling")
-                && !layers.has("opt/gone")
-                && layers.has("opt/hidden")
-        );
-        assert!(layers.folder("opt/hidden").is_none() && layers.folder("opt/gone").is_none());
-        let library = layers.folder("lib").unwrap();
-        assert!(library.has_file("name") && !library.has_file("deep") && !library.has_file("none"));
-        assert_eq!(library.folder("deep").unwrap().path, "/usr/lib/deep");
-    }
-
-    #[test]
-    fn a_fifo_or_a_device_of_the_image_is_not_opened() {
-        let root = tempfile::tempdir().unwrap();
-        nix::unistd::mkfifo(&root.path().join("cache"), Mode::S_IRWXU).unwrap();
-        let layers = Layers::of_directory(root.path()).unwrap();
-        assert_eq!(layers.read("cache", 100), None);
-        assert!(layers.has("cache"));
-    }
-
-    #[test]
-    fn what_is_no_directory_is_unknown() {
-        let block = RootfsMount { kind: "ext4".into(), source: "/dev/dm-1".into(), options: vec![] };
-        assert!(Layers::of_mounts(&[block]).is_none());
-        assert!(Layers::of_mounts(&[]).is_none());
-        assert!(Layers::of_mounts(&overlay(&["lowerdir=/nonexistent"])).is_none());
-    }
-}
+mod tests;

@@ -37,6 +37,9 @@ const CACHE_LIMIT: u64 = 4 << 20;
 const TEXT_LIMIT: u64 = 64 << 10;
 /// More foreign copies than this are refused; an image has one or two. Each is a mount.
 const MOST_FOREIGN: usize = 32;
+/// More paths for the driver in an ld.so.cache are refused. ldconfig writes one for each folder, name and
+/// architecture.
+const MOST_CACHED: usize = 256;
 /// As many folders of LD_LIBRARY_PATH are looked into; a longer one is refused.
 const MOST_FOLDERS: usize = 64;
 
@@ -72,20 +75,9 @@ impl Layout {
         let directory = if debian { TRIPLET } else { LIB64 };
         let layout = Self { library_directories: vec![directory], ..Self::default() };
         let mut search = Search { layers, layout, seen: BTreeSet::new() };
-        search.cache()?;
-        search.preloaded(env)?;
-        for (number, folder) in library_path(env, cwd).enumerate() {
-            if number == MOST_FOLDERS {
-                let why = format!("it names more than {MOST_FOLDERS} folders, and no more are looked into");
-                return Err(refused("LD_LIBRARY_PATH", &why));
-            }
-            search.folder(layers.folder(&folder), "LD_LIBRARY_PATH")?;
-        }
-        for folder in search.musl_path()?.into_iter().chain(places::DEFAULT.map(str::to_owned)) {
-            search.folder(layers.folder(&folder), &folder)?;
-        }
-        for (folder, why) in places::known(layers) {
-            search.folder(Some(folder), &why)?;
+        search.everywhere(env, cwd)?;
+        if layers.is_exhausted() {
+            return Err(refused("the search path of the loader", "it is longer than is looked into"));
         }
         Ok(search.layout)
     }
@@ -110,6 +102,25 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    fn everywhere(&mut self, env: &[String], cwd: &str) -> Result<(), Error> {
+        self.cache()?;
+        self.preloaded(env)?;
+        for (number, folder) in library_path(env, cwd).enumerate() {
+            if number == MOST_FOLDERS {
+                let why = format!("it names more than {MOST_FOLDERS} folders, and no more are looked into");
+                return Err(refused("LD_LIBRARY_PATH", &why));
+            }
+            self.folder(self.layers.folder(&folder), "LD_LIBRARY_PATH")?;
+        }
+        for folder in self.musl_path()?.into_iter().chain(places::DEFAULT.map(str::to_owned)) {
+            self.folder(self.layers.folder(&folder), &folder)?;
+        }
+        for (folder, why) in places::known(self.layers) {
+            self.folder(Some(folder), &why)?;
+        }
+        Ok(())
+    }
+
     /// What the ld.so.cache has for our names.
     fn cache(&mut self) -> Result<(), Error> {
         const PATH: &str = "/etc/ld.so.cache";
@@ -117,12 +128,15 @@ impl Search<'_> {
         if cache.len() as u64 > CACHE_LIMIT {
             return Err(refused(PATH, "it is larger than 4 MiB and is not read"));
         }
-        let Some(found) = ldcache::paths(&cache, &NAMES) else {
+        let Some(found) = ldcache::paths(&cache, &NAMES, MOST_CACHED) else {
             // The format before glibc 2.2, which a loader reads to this day and no ldconfig writes.
             return match cache.starts_with(b"ld.so-1.7.0") {
                 true => Err(refused(PATH, "it is of a format that ldconfig has not written since glibc 2.2")),
                 false => Ok(()),
             };
+        };
+        let Ok(found) = found else {
+            return Err(refused(PATH, &format!("it has more than {MOST_CACHED} paths for the driver")));
         };
         for (name, path) in found {
             match str::from_utf8(path) {

@@ -87,14 +87,13 @@ pub fn release_container(namespace: &str, id: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// The state directory cannot be read or written.
-pub(crate) fn release_deleted(namespace: &str, id: &str) -> Result<(), Error> {
+pub(crate) fn release_deleted(key: &Key) -> Result<(), Error> {
     let config = Config::load()?;
     let store = store(&config)?;
-    let key = Key { namespace: namespace.into(), id: id.into() };
-    let mut released = store.release_deleted(&key)?;
+    let mut released = store.release_deleted(key)?;
     if released.is_empty() {
-        ending::wait(&store, &key)?;
-        released = store.release_deleted(&key)?;
+        ending::wait(&store, key)?;
+        released = store.release_deleted(key)?;
     }
     ended(&config, &store, &released)
 }

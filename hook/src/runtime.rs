@@ -6,8 +6,8 @@
 //! ```text
 //! words ─ command_line.rs: what they mean to this runtime ─┬─ nothing that we know ─ unclear.rs: refuse, or become it
 //!                                                          ├─ create, run, restore ─ prepare ─ run it ─ settle
-//!                                                          ├─ delete ─ run it ─ release
-//!                                                          └─ other, or no annotation ─ become it
+//!                                                          ├─ delete, of what holds a lease ─ run it ─ release
+//!                                                          └─ other, or not ours ─ become it
 //! ```
 //!
 //! A lease must know its container's init, whatever is killed when. So the real runtime is told to write it to a file of ours
@@ -21,16 +21,14 @@ mod settle;
 mod unclear;
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
 
-use fgpu_allocator::Process;
+use fgpu_allocator::{Key, Process};
 use fgpu_spec::Error;
 
 use crate::child::{self, Bond, Ended};
 use crate::config::Config;
-use crate::{Container, container_files, lifecycle, prepare, say, store};
+use crate::{Container, container_files, lifecycle, mention, prepare, say, store};
 use command_line::{CommandLine, Verb};
 use log::Log;
 use real::{Environment, Runtime, bundle};
@@ -77,21 +75,34 @@ fn serve(words: &[OsString]) -> Result<Ended, Error> {
     let call = Call { runtime, words, line: &line, environment };
     match line.verb {
         verb if verb.makes() => call.make(config),
-        Verb::Delete => {
-            let ended = run_real(runtime, words)?;
-            if ended.success() {
-                let namespace = runtime.namespace(&line, environment);
-                tell(words, lifecycle::release_deleted(&namespace, &line.id));
-            }
-            Ok(ended)
-        }
+        Verb::Delete => call.delete(config),
         _ => Err(become_runtime(runtime, words)),
     }
 }
 
 impl Call<'_> {
+    /// Of a container that holds nothing nobody may notice that we were there.
+    fn delete(&self, config: Result<Config, Error>) -> Result<Ended, Error> {
+        let &Self { runtime, words, line, environment } = self;
+        let state_dir = config.map_or_else(|_| Config::state_dir(), |config| config.state_dir);
+        let key = Key { namespace: runtime.namespace(line, environment), id: line.id.clone() };
+        if !fgpu_allocator::may_hold(&state_dir, &key) {
+            return Err(become_runtime(runtime, words));
+        }
+        let ended = run_real(runtime, words)?;
+        if ended.success() {
+            tell(words, lifecycle::release_deleted(&key));
+        }
+        Ok(ended)
+    }
+
     fn make(&self, config: Result<Config, Error>) -> Result<Ended, Error> {
         let &Self { runtime, words, line, environment } = self;
+        // Whatever else is wrong with it is for the runtime to say.
+        let spec = runtime.config(line, environment);
+        if mention::under(&config, &spec) != Some(true) {
+            return Err(become_runtime(runtime, words));
+        }
         let theirs = match runtime.pid_file(line, environment) {
             Ok(path) => path,
             Err(why) => {
@@ -108,7 +119,7 @@ impl Call<'_> {
             namespace: &namespace,
             id: &line.id,
             bundle: &bundle(line, environment),
-            config: Some(runtime.config(line, environment)),
+            config: Some(spec),
             rootfs: &[],
             maker: Process::current()?,
             pid_file: readable.cloned().or_else(|| runtime.state_file(line, environment)),
@@ -152,7 +163,7 @@ fn run_real(runtime: &Runtime, words: &[OsString]) -> Result<Ended, Error> {
 
 /// Replaces this process; comes back only with the reason why it could not.
 fn become_runtime(runtime: &Runtime, words: &[OsString]) -> Error {
-    Error::io("run", &runtime.path, &Command::new(&runtime.path).args(words).exec())
+    Error::io("run", &runtime.path, &child::become_this(&runtime.path, words))
 }
 
 /// Says what went wrong after the real runtime has done its work. Its end is the caller's answer whatever becomes of

@@ -1,8 +1,10 @@
-//! `fgpu-runtime` as its caller sees it: whatever it hands on must look as if it were not there. The real runtime
-//! is a script named `runc` in PATH. `delete` is the word that runs it as a child without a lease being there.
+//! `fgpu-runtime` as its caller sees it: whatever it hands on must look as if it were not there. The real
+//! runtime is a script named `runc` in PATH. `delete` runs it as a child if the container's name is in the
+//! allocator file; all other commands become it.
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but only sees test functions")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -27,16 +29,34 @@ impl Runtime {
         command.args(words).env("PATH", format!("{}:/usr/bin:/bin", self.0.path().display()));
         command
     }
+
+    /// As [`Runtime::command`] on a node of its own, whose allocator file has the name of `c1` and is no good
+    /// otherwise. Needs root. `wrapper` runs it.
+    fn holding(&self, wrapper: &[&str], words: &[&str]) -> Command {
+        let script = "mount -t tmpfs none /run && mkdir /run/fgpu && printf %s \"$0\" >/run/fgpu/allocations.json && \
+            exec \"$@\"";
+        let line = r#""key":{"namespace":"runc","id":"c1"}"#;
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "private", "sh", "-c", script, line]).args(wrapper);
+        unshare.arg(self.command(&[]).get_program()).args(words);
+        unshare.env("PATH", format!("{}:/usr/bin:/bin", self.0.path().display()));
+        unshare
+    }
+
+    /// The command line for a container, by the way in which its runtime is run: as a child, or in our place.
+    fn both_ways(&self) -> [(&'static str, Command); 2] {
+        [("child", self.holding(&[], &["delete", "c1"])), ("exec", self.command(&["delete", "c1"]))]
+    }
 }
 
 #[test]
 fn output_and_exit_status_are_the_runtimes() {
-    for verb in ["delete", "state"] {
-        let runtime = Runtime::new("echo \"out $*\"; echo err >&2; exit 42");
-        let output = runtime.command(&["--root", "/r", verb, "c1"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(42));
-        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("out --root /r {verb} c1\n"));
-        assert_eq!(output.stderr, b"err\n");
+    let runtime = Runtime::new("echo \"out $*\"; echo err >&2; exit 42");
+    for (way, mut command) in runtime.both_ways() {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(42), "{way}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "out delete c1\n", "{way}");
+        assert_eq!(output.stderr, b"err\n", "{way}");
     }
 }
 
@@ -44,10 +64,8 @@ fn output_and_exit_status_are_the_runtimes() {
 fn a_runtime_that_is_killed_looks_killed() {
     // SIGPIPE is one that a Rust program ignores in itself.
     for signal in [Signal::SIGKILL, Signal::SIGPIPE, Signal::SIGTERM] {
-        for verb in ["delete", "state"] {
-            let script = format!("kill -{} $$", signal as i32);
-            let status = Runtime::new(&script).command(&[verb, "c1"]).status().unwrap();
-            assert_eq!(status.signal(), Some(signal as i32), "{verb}");
+        for (way, mut command) in Runtime::new(&format!("kill -{} $$", signal as i32)).both_ways() {
+            assert_eq!(command.status().unwrap().signal(), Some(signal as i32), "{way}");
         }
     }
 }
@@ -55,7 +73,7 @@ fn a_runtime_that_is_killed_looks_killed() {
 #[test]
 fn a_signal_reaches_the_runtime() {
     let runtime = Runtime::new("trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.01; done");
-    let mut child = runtime.command(&["delete", "c1"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = runtime.holding(&[], &["delete", "c1"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
@@ -67,11 +85,8 @@ fn a_signal_reaches_the_runtime() {
 #[test]
 fn the_runtimes_end_is_seen_whoever_started_us() {
     let runtime = Runtime::new("exit 7");
-    let inner = runtime.command(&[]);
-    let mut env = Command::new("env");
-    env.arg("--ignore-signal=CHLD").arg(inner.get_program()).args(["delete", "c1"]);
-    env.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
-    assert_eq!(env.status().unwrap().code(), Some(7));
+    let mut command = runtime.holding(&["env", "--ignore-signal=CHLD"], &["delete", "c1"]);
+    assert_eq!(command.status().unwrap().code(), Some(7));
 }
 
 /// The runtime is grep here, which reads its own signal mask: a shell would have cleared it.
@@ -90,7 +105,7 @@ fn the_runtime_has_no_signal_blocked() {
 #[test]
 fn the_runtime_dies_with_us() {
     let runtime = Runtime::new("echo ready; exec sleep 600");
-    let mut child = runtime.command(&["delete", "c1"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = runtime.holding(&[], &["delete", "c1"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     child.kill().unwrap();
@@ -101,42 +116,95 @@ fn the_runtime_dies_with_us() {
 
 #[test]
 fn descriptors_and_standard_input_go_through() {
+    let runtime = Runtime::new("cat; cat <&5; exit 3");
+    let wrapper = ["sh", "-c", "exec 5</proc/sys/kernel/ostype; exec \"$@\"", "sh"];
     for verb in ["delete", "state"] {
-        let runtime = Runtime::new("cat; cat <&5; exit 3");
-        let script = "exec 5</proc/sys/kernel/ostype; exec \"$@\"";
-        let inner = runtime.command(&[]);
-        let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", script, "sh"]).arg(inner.get_program()).args([verb, "c1"]);
-        shell.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
         let file = runtime.0.path().join("stdin");
         std::fs::write(&file, "in\n").unwrap();
-        let output = shell.stdin(std::fs::File::open(file).unwrap()).output().unwrap();
+        let mut command = runtime.holding(&wrapper, &[verb, "c1"]);
+        let output = command.stdin(std::fs::File::open(file).unwrap()).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "in\nLinux\n");
         assert_eq!(output.status.code(), Some(3));
     }
 }
 
-/// The container is deleted; a lease that could not be released is the reconciler's. Needs root, as a node does.
+/// The container is deleted; a lease that could not be released is the reconciler's.
 #[test]
 fn a_state_directory_that_fails_does_not_undo_what_the_runtime_did() {
     let runtime = Runtime::new("echo deleted");
-    let inner = runtime.command(&[]);
-    let delete = || {
-        let mut unshare = Command::new("unshare");
-        let script = "mount -t tmpfs -o ro none /run && exec \"$@\"";
-        unshare.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
-        unshare.arg(inner.get_program()).args(["delete", "c1"]);
-        unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
-        unshare
-    };
+    let delete = || runtime.holding(&[], &["delete", "c1"]);
     let output = delete().output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "deleted\n", "{text}");
-    assert!(text.starts_with("fgpu: internal: "), "{text}");
+    assert!(text.starts_with("fgpu: state-corrupt: "), "{text}");
     assert_eq!(output.status.code(), Some(0), "{text}");
     // Nor does it matter that nobody can be told.
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     assert_eq!(delete().stdout(Stdio::null()).stderr(full).status().unwrap().code(), Some(0));
+}
+
+/// Issue 13, line 7: a container that is none of ours is deleted as if we were not there, whatever our state
+/// is like. A lock that somebody holds would stop it for ever.
+#[test]
+fn a_delete_of_what_is_not_ours_touches_no_state() {
+    let runtime = Runtime::new("echo \"real $*\"; ls -A /run /run/fgpu 2>&1");
+    for (state, seen) in [
+        (":", "ls: cannot access '/run/fgpu': No such file or directory\n/run:\n"),
+        ("mount -n -o remount,ro /run", "ls: cannot access '/run/fgpu': No such file or directory\n/run:\n"),
+        ("echo x >/run/fgpu", "/run/fgpu\n\n/run:\nfgpu\n"),
+        (
+            "mkdir /run/fgpu && echo x >/run/fgpu/allocations.json",
+            "/run:\nfgpu\n\n/run/fgpu:\nallocations.json\n",
+        ),
+        (
+            "mkdir /run/fgpu && mkfifo /run/fgpu/allocations.json",
+            "/run:\nfgpu\n\n/run/fgpu:\nallocations.json\n",
+        ),
+        (
+            "mkdir -p /run/fgpu/containers && >/run/fgpu/lock && exec 9</run/fgpu/lock && flock 9",
+            "/run:\nfgpu\n\n/run/fgpu:\ncontainers\nlock\n",
+        ),
+    ] {
+        for user in ["0", "1000"] {
+            let script =
+                format!("mount -t tmpfs none /run && {{ {state}; }} && exec setpriv --reuid {user} \"$@\"");
+            let mut unshare = Command::new("unshare");
+            unshare.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+            unshare.arg(runtime.command(&[]).get_program()).args(["delete", "c2"]);
+            unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
+            std::fs::set_permissions(runtime.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
+            let output = unshare.output().unwrap();
+            let said =
+                [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+            let listed = said[0].strip_prefix("real delete c2\n").map(str::to_owned);
+            assert_eq!((listed.as_deref(), &*said[1]), (Some(seen), ""), "{state}, uid {user}");
+        }
+    }
+}
+
+/// Issue 13, line 9: sockets that were opened for us are the runtime's (sd_listen_fds(3)); those for somebody
+/// else are not.
+#[test]
+fn sockets_are_for_the_process_that_becomes_the_runtime() {
+    let runtime = Runtime::new("echo $((LISTEN_PID == $$)) $LISTEN_PID $LISTEN_FDS ${LISTEN_PIDFDID-none}");
+    let wrapper = |pid: &'static str| {
+        [
+            "sh",
+            "-c",
+            "LISTEN_PID=$0 LISTEN_FDS=1 LISTEN_PIDFDID=7; test $0 != own || LISTEN_PID=$$; \
+            export LISTEN_PID LISTEN_FDS LISTEN_PIDFDID; exec \"$@\"",
+            pid,
+        ]
+    };
+    for verb in ["delete", "state"] {
+        let said = |pid| {
+            let output = runtime.holding(&wrapper(pid), &[verb, "c1"]).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        assert!(said("own").starts_with("1 "), "{verb}: {}", said("own"));
+        assert_eq!(said("own").ends_with(" 1 none\n"), verb == "delete", "{verb}: {}", said("own"));
+        assert_eq!(said("1"), "0 1 1 7\n", "{verb}");
+    }
 }
 
 #[test]
@@ -157,7 +225,7 @@ fn a_runtime_that_is_not_there_is_named_on_stderr_and_in_the_log() {
 #[test]
 fn the_runtime_gets_no_descriptor_of_ours() {
     let runtime = Runtime::new("ls /proc/self/fd");
-    let with = |verb: &str| runtime.command(&[verb, "c1"]).stdin(Stdio::null()).output().unwrap().stdout;
+    let with = |verb: &str| runtime.holding(&[], &[verb, "c1"]).stdin(Stdio::null()).output().unwrap().stdout;
     let mut alone = Command::new(runtime.0.path().join("runc"));
     let alone = alone.stdin(Stdio::null()).output().unwrap().stdout;
     assert!(!alone.is_empty());
@@ -178,22 +246,21 @@ fn with_config(runtime: &Runtime, words: &[&str], config: &str) -> std::process:
     unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display())).output().unwrap()
 }
 
-/// Whoever breaks the configuration must still be able to stop what runs.
+/// Whoever breaks the configuration must still be able to stop what runs. What `create` finds no bundle for
+/// is the runtime's to say.
 #[test]
 fn a_broken_configuration_keeps_nobody_from_stopping_a_container() {
     let runtime = Runtime::new("echo \"real $*\"");
     let run = |words: &[&str], config: &str| with_config(&runtime, words, config);
     let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
     for config in ["polisy = \"pack\"", "runtimes = [", "runtimes = []", "runtimes = 3"] {
-        for words in [&["kill", "c1", "KILL"][..], &["state", "c1"], &["delete", "c1"]] {
+        for words in [&["kill", "c1", "KILL"][..], &["state", "c1"], &["delete", "c1"], &["create", "c1"]] {
             let output = run(words, config);
             assert_eq!(
                 (said(&output), output.status.code()),
                 (format!("real {}\n", words.join(" ")), Some(0))
             );
         }
-        let output = run(&["create", "c1"], config);
-        assert_eq!((said(&output), output.status.code()), (String::new(), Some(1)), "{config}");
     }
     // Of several errors it is not the one that matters here.
     let other = "polisy = \"pack\"\nruntimes = [\"/bin/echo\"]";

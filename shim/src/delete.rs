@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 
 use crate::address::Identity;
 use crate::invocation::Invocation;
-use crate::{address, log, mention, rpc, stock, sys};
+use crate::{address, log, rpc, stock, sys};
 
 /// How long a process that got SIGKILL may take to be gone, in milliseconds.
 const KILLED_WITHIN: u16 = 2000;
@@ -36,8 +36,8 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
     {
         log::warn(&bundle, id, format!("cannot sweep {}: {error}", folder.display()));
     }
-    // Read before the stock shim tidies up.
-    let asks = mention::of_fgpu(&bundle);
+    // Read before the stock shim tidies up. What cannot be read any more may have asked for a share.
+    let asks = fgpu_hook::mention::of_fgpu(&bundle.join("config.json")).unwrap_or(true);
     let namespace = invocation.text("namespace")?;
     // The regular end: the relay has given the share back already.
     let holds_nothing = || !never_ran(&bundle) && fgpu_hook::holds(namespace, id).is_ok_and(|holds| !holds);

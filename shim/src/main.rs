@@ -14,7 +14,6 @@ mod frame;
 mod invocation;
 mod job;
 mod log;
-mod mention;
 mod relay;
 mod request;
 mod rpc;

@@ -1,8 +1,11 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use super::*;
+
+mod hostile;
 
 /// An ld.so.cache (fgpu_driver::ldcache has the layout) of these names and paths.
 fn ld_cache(entries: &[(&str, &str)]) -> Vec<u8> {
@@ -10,10 +13,14 @@ fn ld_cache(entries: &[(&str, &str)]) -> Vec<u8> {
     bytes.extend((entries.len() as u32).to_ne_bytes());
     bytes.resize(48, 0);
     let mut strings = Vec::new();
+    // One that is there twice is written once, as ldconfig does.
+    let mut known = BTreeMap::new();
     let mut at = |text: &str| {
-        let at = 48 + 24 * entries.len() + strings.len();
-        strings.extend([text.as_bytes(), b"\0"].concat());
-        (at as u32).to_ne_bytes()
+        *known.entry(text.to_owned()).or_insert_with(|| {
+            let at = 48 + 24 * entries.len() + strings.len();
+            strings.extend([text.as_bytes(), b"\0"].concat());
+            (at as u32).to_ne_bytes()
+        })
     };
     for (name, path) in entries {
         bytes.extend([[0; 4], at(name), at(path), [0; 4], [0; 4], [0; 4]].concat());

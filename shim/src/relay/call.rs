@@ -9,12 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_LENGTH_MAX, MESSAGE_TYPE_RESPONSE};
+use fgpu_hook::mention::of_fgpu;
 use nix::poll::PollFlags;
 
 use crate::frame::{HEADER, Piece, Splitter, error_frame};
 use crate::job::{Prepared, Work};
+use crate::log;
 use crate::request::{Answer, Call as Request, answer, created_pid, decode, started_pid};
-use crate::{log, mention};
 
 use super::Relay;
 use super::job::{Job, Purpose};
@@ -89,7 +90,7 @@ impl Relay {
             }
             // Any other is for the stock shim to refuse.
             Some(Request::Create { id, bundle, legacy, timeout, payload })
-                if !self.has_lease(&id) && mention::of_fgpu(&bundle) =>
+                if !self.has_lease(&id) && of_fgpu(&bundle.join("config.json")) == Some(true) =>
             {
                 self.reserve(Call::preparing(pair, stream, id, request, timeout, legacy), &bundle, payload)
             }

@@ -7,6 +7,7 @@ use fgpu_lab::inside::{Test, serve};
 use fgpu_lab::outside::{Environment, Fgpu, INSIDE, Room, make};
 use libtest_mimic::{Arguments, Trial};
 
+mod as_before;
 mod baseline;
 mod capacity;
 mod compute;
@@ -62,6 +63,7 @@ fn tests() -> Vec<Test> {
         malformed::TESTS,
         mig::TESTS,
         same::TESTS,
+        as_before::TESTS,
         words::TESTS,
         ends::TESTS,
         runtime::TESTS,

@@ -11,6 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("same::config_of_ctr_container", config_of_ctr_container),
     Test::once("same::config_of_docker_container", config_of_docker_container),
     Test::both("same::engine_commands_work", engine_commands_work),
+    Test::both("same::a_committed_image_has_empty_places_and_no_driver", committed),
 ];
 
 /// The bundles of containerd's tasks.
@@ -162,3 +163,45 @@ fn engine_commands_work(front_end: FrontEnd) {
         share("busybox").options(["--tty"]).command(["sh", "-c", "test -t 1 && stty size"]).run_and_keep();
     assert_eq!(tty.status, 0, "{}", tty.story());
 }
+
+/// Issue 13, line 15: what `docker commit` of a container with a share takes along is the empty places of the
+/// mounts. They are in nobody's way, and the command of docs/troubleshooting.md removes them.
+fn committed(front_end: FrontEnd) {
+    let [with, without] = ["committed:with", "committed:without"];
+    let share = |image| docker::container_of(image).under(front_end).annotation("fgpu/fraction", "0.25");
+    let commit = |id: &str, name| run(["docker", "commit", id, name]).ok().to_owned();
+    // Files and folders that an image has and its base has not.
+    let added = |image: &str| {
+        let list = |image: &str| {
+            let find = "find / -xdev \\( -path /proc -o -path /sys -o -path /dev \\) -prune -o -printf '%p %y %s\\n'";
+            let list = docker::container_of(image).options(["--runtime", "runc", "--network", "none"]);
+            list.command(["sh", "-c", find]).run_plainly().ok().to_owned()
+        };
+        let base = list("debian13");
+        let base: Vec<_> = base.lines().map(|line| line.split(' ').next().unwrap_or_default()).collect();
+        let found = list(image);
+        let new = found.lines().filter(|line| !base.contains(&line.split(' ').next().unwrap_or_default()));
+        new.map(str::to_owned).collect::<Vec<_>>()
+    };
+    docker::load("debian13");
+    let container = share("debian13").command(["sleep", "1000"]).start();
+    commit(&container.id, with);
+    container.docker(&["rm", "--force"]).ok();
+    let left = added(with);
+    let is_empty = |line: &&String| line.ends_with(" f 0") || line.contains(" d ");
+    assert!(left.iter().any(|line| line.ends_with("/nvidia-smi f 0")), "{left:?}");
+    assert!(left.iter().all(|line| is_empty(&line)), "the driver was committed: {left:?}");
+    // With a share they are covered as before.
+    assert!(share(with).command(["nvidia-smi", "-L"]).run().ok().starts_with("GPU 0"));
+    let tidy = docker::container_of(with).options(["--runtime", "runc"]).command(["sh", "-c", TIDY]).create();
+    tidy.docker(&["start", "--attach"]).ok();
+    commit(&tidy.id, without);
+    let left = added(without);
+    assert!(!left.iter().any(|line| line.ends_with(" f 0")), "{left:?}");
+    assert!(share(without).command(["nvidia-smi", "-L"]).run().ok().starts_with("GPU 0"));
+    docker::remove_all();
+    run(["docker", "image", "rm", with, without]).ok();
+}
+
+/// As docs/troubleshooting.md has it.
+const TIDY: &str = r"find /usr /run \( -name 'lib*.so*' -o -name 'nvidia*' -o -name fgpu \) -empty -delete";
