@@ -347,9 +347,17 @@ fn state_has_a_file_system_of_its_own() {
     for option in ["tmpfs", "nosuid", "nodev", "noexec", "mode=755", "size=524288k"] {
         assert!(options.contains(option), "{option} in {options}");
     }
-    // The timer's service, which sees little else of the node, works in it.
+    // The timer's service, which sees little else of the node, works in it: a folder of no lease goes with its mounts.
+    let orphan = "/run/fgpu/containers/00112233445566778899aabbccddeeff";
+    let own = format!("{orphan}/own");
+    systemd.run(&["mkdir", "-p", &own]).ok();
+    systemd.run(&["mount", "-t", "tmpfs", "own", &own]).ok();
+    systemd.run(&["mkdir", &format!("{own}/files")]).ok();
+    systemd.run(&["mount", "-t", "tmpfs", "files", &format!("{own}/files")]).ok();
     systemd.run(&["systemctl", "start", "fgpu-gc.service"]).ok();
     systemd.run(&["test", "-e", "/run/fgpu/lock"]).ok();
+    systemd.run(&["test", "!", "-e", orphan]).ok();
+    assert_eq!(systemd.run(&["grep", "-c", "/own", "/proc/self/mountinfo"]).stdout.trim(), "0");
     let refused = systemd.run(&["systemctl", "stop", "run-fgpu.mount"]);
     assert!(refused.refused().contains("refused"), "{}", refused.story());
 
