@@ -277,7 +277,7 @@ fn every_page_is_run() {
     let names = docs.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut there: Vec<_> =
         names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
-    there.push("README.md".to_owned());
+    there.extend(["README.md", "SECURITY.md"].map(str::to_owned));
     there.sort();
     let mut run: Vec<_> = fgpu_lab::markdown::PAGES.iter().map(|(path, _)| (*path).to_owned()).collect();
     run.sort();

@@ -20,7 +20,8 @@ pub(super) const LITTLE: u64 = 1 << 20;
 
 /// How what is missing or damaged of fgpu comes back: no repository of apt's or dnf's has the package.
 pub(super) fn reinstall(node: &Node) -> &'static str {
-    if node.has("/var/lib/dpkg/info/fgpu.list") {
+    // Of the packages only the .deb has this file; dpkg's own database is nobody else's (lintian).
+    if node.has("/usr/share/doc/fgpu/copyright") {
         "dpkg -i ./fgpu_*.deb   # the file that it was installed from"
     } else if node.has("/usr/lib/sysimage/rpm") || node.has("/var/lib/rpm") {
         "rpm -U --replacepkgs ./fgpu-*.rpm   # the file that it was installed from"

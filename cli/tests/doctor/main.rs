@@ -200,10 +200,9 @@ fn what_is_missing_of_a_package_comes_back_by_its_mend() {
     fs::copy(node.path("usr/bin/fgpu-runtime"), at("usr/bin/fgpu-runtime")).unwrap();
     let control = "Package: fgpu\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\nDescription: x\n";
     fs::write(at("DEBIAN/control"), control).unwrap();
-    for path in ["var/lib/dpkg/updates", "var/lib/dpkg/triggers"] {
+    for path in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"] {
         fs::create_dir_all(node.path(path)).unwrap();
     }
-    node.remove("var/lib/dpkg/info/fgpu.list");
     node.put("var/lib/dpkg/status", "");
     let shell = |script: &str| {
         let mut command = Command::new("sh");

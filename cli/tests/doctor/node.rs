@@ -120,7 +120,7 @@ impl Node {
             self.put(&format!("usr/lib/fgpu/{library}"), &library_text());
         }
         self.put("etc/fgpu/config.toml", "policy = \"pack\"\n");
-        self.put("var/lib/dpkg/info/fgpu.list", "");
+        self.put("usr/share/doc/fgpu/copyright", "");
         fs::create_dir_all(self.path("var/log/fgpu")).unwrap();
         fs::create_dir_all(self.path("var/lib/fgpu")).unwrap();
         fs::create_dir_all(self.path("run/systemd/system")).unwrap();
