@@ -348,21 +348,26 @@ fn state_has_a_file_system_of_its_own() {
         assert!(options.contains(option), "{option} in {options}");
     }
     // The timer's service, which sees little else of the node, works in it: a folder of no lease goes with its mounts.
+    let gc = || systemd.run(&["systemctl", "start", "fgpu-gc.service"]).ok().to_owned();
+    gc();
+    systemd.run(&["test", "-e", "/run/fgpu/lock"]).ok();
+    // Refused, since there is no device node beside this systemd; a state that has been used has a file of leases.
+    systemd.run(&["fgpu", "run", "--fraction=0.25", "true"]).refused();
+    systemd.run(&["test", "-e", "/run/fgpu/allocations.json"]).ok();
     let orphan = "/run/fgpu/containers/00112233445566778899aabbccddeeff";
     let own = format!("{orphan}/own");
     systemd.run(&["mkdir", "-p", &own]).ok();
     systemd.run(&["mount", "-t", "tmpfs", "own", &own]).ok();
     systemd.run(&["mkdir", &format!("{own}/files")]).ok();
     systemd.run(&["mount", "-t", "tmpfs", "files", &format!("{own}/files")]).ok();
-    systemd.run(&["systemctl", "start", "fgpu-gc.service"]).ok();
-    systemd.run(&["test", "-e", "/run/fgpu/lock"]).ok();
+    gc();
     systemd.run(&["test", "!", "-e", orphan]).ok();
     assert_eq!(systemd.run(&["grep", "-c", "/own", "/proc/self/mountinfo"]).stdout.trim(), "0");
     let refused = systemd.run(&["systemctl", "stop", "run-fgpu.mount"]);
     assert!(refused.refused().contains("refused"), "{}", refused.story());
 
     // In use without it: an upgrade from a version that had no such unit.
-    systemd.run(&["umount", "/run/fgpu"]).ok();
+    systemd.run(&["umount", "--recursive", "/run/fgpu"]).ok();
     systemd.run(&["touch", "/run/fgpu/allocations.json"]).ok();
     start();
     assert_ne!(mounted().status, 0, "mounted over a state in use: {}", mounted().story());
