@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::find;
 
-/// Where Podman and CRI-O have the bundles of running containers: `ID/userdata/config.json`.
-const STORAGE: [&str; 2] =
-    ["/run/containers/storage/overlay-containers", "/var/lib/containers/storage/overlay-containers"];
+/// Where Podman and CRI-O have the bundles of containers: `ID/userdata/config.json`.
+const STORAGE: [&str; 2] = [STORAGE_RUN, "/var/lib/containers/storage/overlay-containers"];
+/// Where both have the pid files: `ID/userdata/pidfile`.
+const STORAGE_RUN: &str = "/run/containers/storage/overlay-containers";
 /// What Docker keeps of all of its containers.
 const DOCKER: &str = "/var/lib/docker/containers";
 
@@ -147,16 +148,22 @@ fn containers(place: &dyn Fn(&str) -> PathBuf) -> Vec<Container> {
     for folder in TASKS {
         for (namespace, tasks) in entries(&place(folder)) {
             for (id, bundle) in entries(&tasks) {
-                let container = of_bundle(&bundle.join("config.json"), &namespace, &id, "containerd");
-                all.extend(container.map(|one| (id, one)));
+                // A bundle stays when its shim is killed.
+                if runs(place, &bundle.join("init.pid")) {
+                    let container = of_bundle(&bundle.join("config.json"), &namespace, &id, "containerd");
+                    all.extend(container.map(|one| (id, one)));
+                }
             }
         }
     }
     for folder in STORAGE {
         for (id, container) in entries(&place(folder)) {
-            let path = container.join("userdata/config.json");
-            let container = of_bundle(&path, "", &id, "Podman or CRI-O");
-            all.extend(container.map(|one| (id, one)));
+            // A bundle stays until the container is removed.
+            if runs(place, &place(STORAGE_RUN).join(&id).join("userdata/pidfile")) {
+                let path = container.join("userdata/config.json");
+                let container = of_bundle(&path, "", &id, "Podman or CRI-O");
+                all.extend(container.map(|one| (id, one)));
+            }
         }
     }
     // Docker's labels are in no bundle.
@@ -177,6 +184,15 @@ fn containers(place: &dyn Fn(&str) -> PathBuf) -> Vec<Container> {
         }
     }
     all.into_values().collect()
+}
+
+/// Whether the process of a pid file lives (proc(5): the state after the name, which is in parentheses).
+fn runs(place: &dyn Fn(&str) -> PathBuf, pid_file: &Path) -> bool {
+    let text = |path: &Path| std::fs::read_to_string(path).ok();
+    let stat = text(pid_file)
+        .and_then(|pid| pid.trim().parse::<u32>().ok())
+        .and_then(|pid| text(&place(&format!("/proc/{pid}/stat"))));
+    stat.and_then(|stat| stat.rsplit_once(") ")?.1.chars().next()).is_some_and(|state| !"ZX".contains(state))
 }
 
 fn of_bundle(path: &Path, namespace: &str, id: &str, engine: &'static str) -> Option<Container> {
@@ -244,15 +260,18 @@ mod tests {
         std::fs::write(path, text).unwrap();
     }
 
+    fn runs_under_containerd(root: &Path, id: &str, spec: &str, state: char) {
+        let task = format!("run/containerd/io.containerd.runtime.v2.task/moby/{id}");
+        put(root, &format!("{task}/config.json"), spec);
+        put(root, &format!("{task}/init.pid"), "17");
+        put(root, "proc/17/stat", &format!("17 (a) b) {state} 1 17"));
+    }
+
     /// What is said of a Docker container of these annotations, labels and variables.
     fn said(annotations: &str, labels: &str, env: &str) -> Option<(String, String)> {
         let root = tempfile::tempdir().unwrap();
-        let task = "run/containerd/io.containerd.runtime.v2.task/moby/0123abcd/config.json";
-        put(
-            root.path(),
-            task,
-            &format!(r#"{{"annotations":{{{annotations}}},"process":{{"env":[{env}]}}}}"#),
-        );
+        let spec = format!(r#"{{"annotations":{{{annotations}}},"process":{{"env":[{env}]}}}}"#);
+        runs_under_containerd(root.path(), "0123abcd", &spec, 'S');
         let docker =
             format!(r#"{{"Name":"/web","State":{{"Running":true}},"Config":{{"Labels":{{{labels}}}}}}}"#);
         put(root.path(), "var/lib/docker/containers/0123abcd/config.v2.json", &docker);
@@ -290,6 +309,22 @@ mod tests {
             let (said_why, said_mend) = said(annotations, labels, env).unwrap();
             assert!(said_why.contains(why), "{said_why}");
             assert!(said_mend.contains(mend), "{said_mend}");
+        }
+    }
+
+    #[test]
+    fn what_a_killed_engine_left_runs_no_more() {
+        let asks = r#"{"annotations":{"fgpu/fraction":"0.5"}}"#;
+        for (state, found) in [('S', 1), ('D', 1), ('Z', 0), ('X', 0)] {
+            let root = tempfile::tempdir().unwrap();
+            runs_under_containerd(root.path(), "0123abcd", asks, state);
+            let podman = "containers/storage/overlay-containers/4567/userdata";
+            put(root.path(), &format!("var/lib/{podman}/config.json"), asks);
+            put(root.path(), &format!("run/{podman}/pidfile"), "17\n");
+            let place = |path: &str| root.path().join(path.trim_start_matches('/'));
+            assert_eq!(all(&place, &[], false).len(), 2 * found, "{state}");
+            std::fs::remove_dir_all(root.path().join("proc")).unwrap();
+            assert_eq!(all(&place, &[], false), [], "no such process");
         }
     }
 

@@ -59,7 +59,10 @@ fn two_run_one_waits(front_end: FrontEnd) {
     let entry = queue().remove(0);
     assert_eq!((&entry["position"], &entry["reason"]["code"]), (&1.into(), &"no-capacity".into()), "{entry}");
     let message = entry["reason"]["message"].as_str().expect("a reason");
-    assert!(message.contains(&first.id[..12]) && message.contains(&second.id[..12]), "{message}");
+    for holder in [&first, &second] {
+        let name = holder.inspect("{{.Name}}");
+        assert!(message.contains(name.trim_start_matches('/')), "{name}: {message}");
+    }
     let table = run(["fgpu", "status"]);
     assert!(table.ok().contains("no room"), "{}", table.story());
     assert_eq!(node::leases().len(), 2);
