@@ -1,7 +1,8 @@
 //! The units of systemd.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use fgpu_hook::config::PATH;
 
@@ -51,16 +52,44 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
             &["systemctl enable run-fgpu.mount   # it begins with the next boot"],
         );
     }
-    let custom = |path: &Path, usual: &str| path != Path::new(usual);
-    let dropins = node.names("/etc/systemd/system/fgpu-gc.service.d");
-    if (custom(&node.config.state_dir, "/run/fgpu") || custom(&node.config.log_dir, "/var/log/fgpu"))
-        && dropins.is_empty()
-    {
-        let paths = format!("{} {}", node.config.state_dir.display(), node.config.log_dir.display());
+    // What the unit itself names needs no drop-in.
+    let mut others = Vec::new();
+    if !node.config.state_dir.starts_with("/run") {
+        others.push(file_system(&|path| node.place(path), &node.config.state_dir));
+    }
+    if node.config.log_dir != Path::new("/var/log/fgpu") {
+        others.push(node.config.log_dir.clone());
+    }
+    if !others.is_empty() && node.names("/etc/systemd/system/fgpu-gc.service.d").is_empty() {
+        let paths: Vec<_> = others.iter().map(|path| path.display().to_string()).collect();
+        let paths = paths.join(" ");
         diagnosis.error(
             "gc-cannot-write",
-            format!("fgpu-gc.service may not write {paths}, which {PATH} names"),
+            format!("fgpu-gc.service may not write to {paths}, where {PATH} has its folders"),
             &[&format!("systemctl edit fgpu-gc.service   # [Service] ReadWritePaths={paths}")],
         );
+    }
+}
+
+/// The mount point that a folder is on; the folder itself where that is `/`, which shall not be writable. systemd binds
+/// a folder that is no mount point over itself, and the mounts in it could not be removed there.
+fn file_system(place: &dyn Fn(&Path) -> PathBuf, folder: &Path) -> PathBuf {
+    let device = |path: &Path| fs::metadata(place(path)).map(|stat| stat.dev()).ok();
+    let Some(own) = device(folder) else { return folder.to_owned() };
+    let root = folder.ancestors().take_while(|above| device(above) == Some(own)).last();
+    root.filter(|root| *root != Path::new("/")).unwrap_or(folder).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_named_by_its_mount_point() {
+        for (folder, named) in
+            [("/proc/self/fd", "/proc"), ("/proc", "/proc"), ("/etc", "/etc"), ("/none/x", "/none/x")]
+        {
+            assert_eq!(file_system(&Path::to_owned, Path::new(folder)), Path::new(named));
+        }
     }
 }

@@ -219,7 +219,7 @@ fn faults_of_the_installation() {
             ("state-dir-shared", "warning", "systemctl enable run-fgpu.mount", |node| {
                 node.remove("etc/systemd/system/local-fs.target.wants");
             }),
-            ("gc-cannot-write", "error", "ReadWritePaths=/run/fgpu /srv/log", |node| {
+            ("gc-cannot-write", "error", "ReadWritePaths=/srv/log", |node| {
                 node.put("etc/fgpu/config.toml", "log-dir = \"/srv/log\"\n");
             }),
         ],
@@ -258,8 +258,10 @@ fn faults_of_the_leases() {
                 assert!(node.store().activate(&lease.grant.nonce, Some(init), None).unwrap());
             }),
             ("request-overlooked", "warning", "write fgpu/fraction=0.5", |node| {
-                let bundle = "run/containerd/io.containerd.runtime.v2.task/k8s.io/0123/config.json";
-                node.put(bundle, r#"{"annotations":{"FGPU/fraction":"0.5"}}"#);
+                let bundle = "run/containerd/io.containerd.runtime.v2.task/k8s.io/0123";
+                node.process(300);
+                node.put(&format!("{bundle}/init.pid"), "300");
+                node.put(&format!("{bundle}/config.json"), r#"{"annotations":{"FGPU/fraction":"0.5"}}"#);
             }),
             ("stale-leases", "warning", "fgpu gc", |node| {
                 node.process(200);
