@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use crate::capture::{self, Folder};
 use crate::command::{Output, run, wait_until};
 use crate::node::FrontEnd;
+use crate::outside::FRAMEWORKS;
 
 /// A `docker run` in the making.
 #[derive(Debug, Clone)]
@@ -217,6 +218,7 @@ pub fn load(image: &str) {
         (image, r#"CMD ["sh"]"#)
     };
     let path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/programs";
-    let file = format!("/opt/images/{file}.tar");
+    let folder = if image == "python" { FRAMEWORKS } else { "/opt/images" };
+    let file = format!("{folder}/{file}.tar");
     run(["docker", "import", "--change", path, "--change", command, &file, image]).ok();
 }

@@ -25,4 +25,5 @@ pub mod package;
 pub mod podman;
 pub mod process;
 pub mod shuffle;
+pub mod suite;
 pub mod systemd;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
@@ -31,10 +32,14 @@ pub enum Fgpu {
     Installed,
     /// Nothing but the packages of `make packages`, in [`PACKAGES`].
     Packages,
+    /// It is installed and configured, and there are programs from elsewhere that use GPUs, in [`FRAMEWORKS`].
+    Frameworks,
 }
 
 /// Where an environment has the packages.
 pub const PACKAGES: &str = "/opt/packages";
+/// Where an environment has what `frameworks/fetch` made.
+pub const FRAMEWORKS: &str = "/opt/frameworks";
 
 impl Environment {
     /// All of them; each two run side by side.
@@ -53,16 +58,17 @@ impl fmt::Display for Environment {
         match self.fgpu {
             Fgpu::Installed => write!(f, "{}-{}", self.suite, self.cgroup),
             Fgpu::Packages => write!(f, "{}-packages", self.suite),
+            Fgpu::Frameworks => write!(f, "{}-frameworks", self.suite),
         }
     }
 }
 
-/// Makes what the environments of these suites and their containers are made of, unless it is there.
+/// Makes what these environments and their containers are made of, unless it is there.
 ///
 /// # Errors
 ///
 /// What could not be made; why has been printed.
-pub fn make<'a>(suites: impl Iterator<Item = &'a str>) -> Result<(), String> {
+pub fn make<'a>(environments: impl Iterator<Item = &'a Environment>) -> Result<(), String> {
     let run = |program: &str, arguments: &[&str]| {
         let status =
             Command::new(format!("{}/{program}", env!("CARGO_MANIFEST_DIR"))).args(arguments).status();
@@ -72,8 +78,11 @@ pub fn make<'a>(suites: impl Iterator<Item = &'a str>) -> Result<(), String> {
             Err(error) => Err(format!("tests/lab/{program}: {error}")),
         }
     };
-    for suite in suites {
-        run("build", &[suite])?;
+    for environment in environments {
+        run("build", &[environment.suite])?;
+        if environment.fgpu == Fgpu::Frameworks {
+            run("frameworks/fetch", &[])?;
+        }
     }
     run("images", &[])
 }
@@ -174,6 +183,11 @@ impl Visit {
             let packages = std::env::var_os("FGPU_PACKAGES")
                 .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/packages").into());
             command.env("FGPU_INSTALL", "/nowhere").arg("--bind").arg(packages).arg(PACKAGES);
+        }
+        if environment.fgpu == Fgpu::Frameworks {
+            let lab = std::env::var_os("FGPU_LAB")
+                .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../.lab").into());
+            command.arg("--bind").arg(Path::new(&lab).join("frameworks")).arg(FRAMEWORKS);
         }
         let mut child = command
             .arg("--bind")

@@ -1,0 +1,111 @@
+//! PyTorch, by the cases of `pytorch.py`.
+
+use fgpu_lab::command::{Output, run};
+use fgpu_lab::docker::{self, Run};
+use fgpu_lab::inside::Test;
+use fgpu_lab::node;
+use fgpu_lab::outside::FRAMEWORKS;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::once("pytorch::it_sees_its_share", it_sees_its_share),
+    Test::once("pytorch::it_allocates_its_share_and_runs_on", it_allocates_its_share_and_runs_on),
+    Test::once("pytorch::expandable_segments", expandable_segments),
+    Test::once("pytorch::the_drivers_own_pool", the_drivers_own_pool),
+    Test::once("pytorch::a_fraction_is_one_of_the_share", a_fraction_is_one_of_the_share),
+    Test::once("pytorch::workers_of_a_data_loader", workers_of_a_data_loader),
+    Test::once("pytorch::tensors_shared_between_processes", tensors_shared_between_processes),
+    Test::once("pytorch::two_processes_have_one_share", two_processes_have_one_share),
+    Test::once("pytorch::graphs_and_their_pools", graphs_and_their_pools),
+    Test::once("pytorch::nccl", nccl),
+    Test::once("pytorch::under_fgpu_run", under_fgpu_run),
+];
+
+const PROGRAM: &str = include_str!("pytorch.py");
+/// Millionths of a GPU.
+const SHARE: u64 = 250_000;
+
+/// A container with Python, the packages, and a quarter of a GPU.
+pub(crate) fn python() -> Run {
+    docker::container("python")
+        .annotation("fgpu/fraction", "0.25")
+        .options(["--shm-size=1g", "-e", "PYTHONPATH=/opt/site", "-e", "PYTHONDONTWRITEBYTECODE=1"])
+        .options(["-v".to_owned(), format!("{FRAMEWORKS}/site:/opt/site:ro")])
+}
+
+fn total() -> String {
+    node::gpus()[0].share(SHARE).to_string()
+}
+
+fn case(name: &str, options: &[&str]) -> Output {
+    let output =
+        python().options(options.iter().copied()).command(["python3", "-c", PROGRAM, name, &total()]).run();
+    assert!(output.ok().ends_with("passed"), "{}", output.story());
+    output
+}
+
+fn it_sees_its_share() {
+    case("views", &[]);
+}
+
+fn it_allocates_its_share_and_runs_on() {
+    case("limit", &[]);
+}
+
+fn expandable_segments() {
+    case("limit", &["-e", "PYTORCH_ALLOC_CONF=expandable_segments:True"]);
+}
+
+fn the_drivers_own_pool() {
+    case("limit", &["-e", "PYTORCH_ALLOC_CONF=backend:cudaMallocAsync"]);
+}
+
+fn a_fraction_is_one_of_the_share() {
+    case("fraction", &[]);
+}
+
+fn workers_of_a_data_loader() {
+    case("workers", &[]);
+}
+
+fn tensors_shared_between_processes() {
+    case("sharing", &[]);
+}
+
+fn two_processes_have_one_share() {
+    case("processes", &[]);
+}
+
+fn graphs_and_their_pools() {
+    case("graphs", &[]);
+}
+
+fn nccl() {
+    case("nccl", &[]);
+}
+
+fn under_fgpu_run() {
+    // The simulated driver's nodes are in a folder of their own.
+    let nodes = "mkdir -p /run/nvidia-sim && mount -t overlay -o lowerdir=/opt/fgpu-sim/dev:/dev overlay /dev && exec \"$@\"";
+    let output = run([
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        nodes,
+        "sh",
+        "fgpu",
+        "run",
+        "-p",
+        "0.25",
+        "--",
+        "env",
+        &format!("PYTHONPATH={FRAMEWORKS}/site"),
+        "python3",
+        "-c",
+        PROGRAM,
+        "limit",
+        &total(),
+    ]);
+    assert!(output.ok().ends_with("passed"), "{}", output.story());
+    node::wait_until_free();
+}
