@@ -6,6 +6,7 @@ use crate::context;
 use crate::current;
 use crate::driver::Driver;
 use crate::graph::{self, Parameters};
+use crate::module;
 use crate::pool;
 use crate::share;
 
@@ -50,6 +51,7 @@ api! {
     ) => share::bind_address(object, offset, address);
     cuMemGetDefaultMemPool(out: *mut Handle, location: *const [i32; 2], _kind: i32) => pool_of(out, location);
     cuMemGetMemPool(out: *mut Handle, location: *const [i32; 2], _kind: i32) => pool_of(out, location);
+    cuKernelGetLibrary(out: *mut Handle, kernel: Handle) => module::module_of(out, kernel);
     cuStreamGetDevice(_stream: Handle, out: *mut i32) => {
         Driver::get()?;
         put(out, context::Current::get()?.ordinal)

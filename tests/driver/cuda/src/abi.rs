@@ -2,6 +2,8 @@
 
 use core::ffi::{CStr, c_char};
 
+use crate::calls::{self, Counter};
+
 /// A `CUresult` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) u32);
@@ -39,8 +41,9 @@ pub(crate) fn code(answer: Answer) -> u32 {
     answer.map_or_else(|failure| failure.0, |()| 0)
 }
 
-/// Names a call and its result on standard error, if the feature `trace` is on.
-pub(crate) fn traced(name: &str, result: u32) -> u32 {
+/// Calls and counts, and names the call and its result on standard error if the feature `trace` is on.
+pub(crate) fn traced(counter: &'static Counter, name: &str, answer: impl FnOnce() -> Answer) -> u32 {
+    let result = calls::counted(counter, || code(answer()));
     if cfg!(feature = "trace") {
         use core::fmt::Write;
         let _ = writeln!(sim_node::sys::Stderr, "sim-cuda: {name} = {result}");
@@ -148,7 +151,8 @@ macro_rules! api {
         unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
             // SAFETY: pointers among the arguments are as cuda.h demands of the caller.
             let answer = || -> $crate::abi::Answer { #[allow(unused_unsafe)] unsafe { $answer } };
-            $crate::abi::traced(stringify!($name), $crate::abi::code(answer()))
+            static CALLED: $crate::calls::Counter = $crate::calls::Counter::new(stringify!($name));
+            $crate::abi::traced(&CALLED, stringify!($name), answer)
         }
     )* };
 }

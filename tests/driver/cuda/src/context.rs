@@ -9,6 +9,7 @@ use crate::abi::{Answer, Failure, Handle, api, put};
 use crate::current;
 use crate::device::THREADS_PER_SM;
 use crate::driver::{Driver, Objects};
+use crate::private::Kept;
 use crate::{module, pool, stream};
 
 /// A context.
@@ -28,6 +29,8 @@ pub(crate) struct Context {
     limits: [usize; 3],
     /// Of a green context: the primary context, to which its memory belongs.
     root: Option<Handle>,
+    /// What the runtime library keeps for it.
+    pub(crate) kept: Kept,
 }
 
 /// What the program has of a green context besides its context.
@@ -55,8 +58,8 @@ impl Current {
         let driver = Driver::get()?;
         let handle = current::get().ok_or(Failure::INVALID_CONTEXT)?;
         let objects = driver.objects();
-        let Context { ordinal, number, gpu, root, .. } =
-            *objects.contexts.get(&handle).ok_or(Failure::CONTEXT_IS_DESTROYED)?;
+        let &Context { ordinal, number, gpu, root, .. } =
+            objects.contexts.get(&handle).ok_or(Failure::CONTEXT_IS_DESTROYED)?;
         Ok(Self { driver, handle: root.unwrap_or(handle), ordinal, number, gpu })
     }
 
@@ -73,11 +76,13 @@ fn create(objects: &mut Objects, ordinal: i32, flags: u32, primary: bool) -> Res
     if !driver.account.charge(number, gpu.context_bytes, gpu.usable()) {
         return Err(Failure::OUT_OF_MEMORY);
     }
+    current::charged();
     driver.account.gpu(number).contexts[driver.account.slot()].fetch_add(1, Ordering::AcqRel);
-    let handle = objects.new_handle();
+    let handle = if primary { primary_handle_of(objects, ordinal) } else { objects.new_handle() };
     let retained = primary.then_some(0);
     let bytes = gpu.context_bytes;
-    let context = Context { ordinal, number, gpu, retained, flags, bytes, limits: LIMITS, root: None };
+    let (limits, kept) = (LIMITS, Kept::default());
+    let context = Context { ordinal, number, gpu, retained, flags, bytes, limits, root: None, kept };
     objects.contexts.insert(handle, context);
     Ok(handle)
 }
@@ -109,6 +114,7 @@ pub(crate) unsafe fn create_current(out: *mut Handle, flags: u32, ordinal: i32) 
 }
 
 fn destroy(handle: Handle) -> Answer {
+    let_go(handle)?;
     let mut objects = Driver::get()?.objects();
     match objects.contexts.get(&handle) {
         Some(Context { retained: None, .. }) => end(&mut objects, handle)?,
@@ -127,6 +133,31 @@ fn get_or_create_primary(objects: &mut Objects, ordinal: i32) -> Result<Handle, 
     let handle = create(objects, ordinal, 0, true)?;
     objects.primary.insert(ordinal, handle);
     Ok(handle)
+}
+
+fn primary_handle_of(objects: &mut Objects, ordinal: i32) -> Handle {
+    if let Some(&handle) = objects.primary_handles.get(&ordinal) {
+        return handle;
+    }
+    let handle = objects.new_handle();
+    objects.primary_handles.insert(ordinal, handle);
+    handle
+}
+
+/// The handle of a primary context, whether it is there or not.
+pub(crate) fn primary_handle(ordinal: i32) -> Result<Handle, Failure> {
+    let driver = Driver::get()?;
+    driver.gpu(ordinal)?;
+    Ok(primary_handle_of(&mut driver.objects(), ordinal))
+}
+
+/// Tells those who keep something for a context that it ends.
+fn let_go(handle: Handle) -> Answer {
+    let mut objects = Driver::get()?.objects();
+    let kept = objects.contexts.get_mut(&handle).map(|context| core::mem::take(&mut context.kept));
+    drop(objects);
+    kept.unwrap_or_default().end(handle);
+    Ok(())
 }
 
 unsafe fn retain_primary(out: *mut Handle, ordinal: i32) -> Answer {
@@ -151,6 +182,9 @@ fn release_primary(ordinal: i32) -> Answer {
             return Ok(());
         }
     }
+    drop(objects);
+    let_go(handle)?;
+    let mut objects = driver.objects();
     objects.primary.remove(&ordinal);
     end(&mut objects, handle)
 }
@@ -159,9 +193,10 @@ fn release_primary(ordinal: i32) -> Answer {
 fn reset_primary(ordinal: i32) -> Answer {
     let driver = Driver::get()?;
     driver.gpu(ordinal)?;
-    let mut objects = driver.objects();
-    if let Some(&handle) = objects.primary.get(&ordinal) {
-        free_all_of(driver, &mut objects, handle);
+    let primary = driver.objects().primary.get(&ordinal).copied();
+    if let Some(handle) = primary {
+        let_go(handle)?;
+        free_all_of(driver, &mut driver.objects(), handle);
     }
     Ok(())
 }
@@ -177,9 +212,18 @@ unsafe fn primary_state(ordinal: i32, flags: *mut u32, active: *mut i32) -> Answ
     }
 }
 
+/// A primary context may be current before it is there; what needs it says then that it is destroyed.
 fn check(handle: Handle) -> Answer {
-    let known = handle == 0 || Driver::get()?.objects().contexts.contains_key(&handle);
+    let objects = Driver::get()?.objects();
+    let is_primary = || objects.primary_handles.values().any(|&primary| primary == handle);
+    let known = handle == 0 || objects.contexts.contains_key(&handle) || is_primary();
     if known { Ok(()) } else { Err(Failure::INVALID_CONTEXT) }
+}
+
+/// A number that no other context has; 0 means the current one.
+pub(crate) fn number(context: Handle) -> Result<u64, Failure> {
+    let context = if context == 0 { Current::get()?.handle } else { check(context).map(|()| context)? };
+    Ok(context as u64)
 }
 
 fn set_current(handle: Handle) -> Answer {
@@ -234,8 +278,11 @@ fn set_limit(which: i32, value: usize) -> Answer {
     let current = Current::get()?;
     let threads = if which == 0 { u64::from(current.gpu.sm_count) * THREADS_PER_SM } else { 1 };
     let (before, now) = (before as u64 * threads, value as u64 * threads);
-    if now > before && !current.driver.account.charge(current.number, now - before, current.gpu.usable()) {
-        return Err(Failure::OUT_OF_MEMORY);
+    if now > before {
+        if !current.driver.account.charge(current.number, now - before, current.gpu.usable()) {
+            return Err(Failure::OUT_OF_MEMORY);
+        }
+        current::charged();
     }
     current.driver.account.refund(current.number, before.saturating_sub(now));
     let mut objects = current.driver.objects();
@@ -253,14 +300,15 @@ unsafe fn create_green(out: *mut Handle, ordinal: i32) -> Answer {
     if !driver.account.charge(number, GREEN_BYTES, gpu.usable()) {
         return Err(Failure::OUT_OF_MEMORY);
     }
+    current::charged();
     if let Some(Context { retained: Some(count), .. }) = objects.contexts.get_mut(&root) {
         *count += 1;
     }
     let (green, context) = (objects.new_handle(), objects.new_handle());
     objects.green.insert(green, Green { ordinal, context });
     let (retained, flags, limits) = (Some(0), 0, LIMITS);
-    let context_of =
-        Context { ordinal, number, gpu, retained, flags, bytes: GREEN_BYTES, limits, root: Some(root) };
+    let (root, kept, bytes) = (Some(root), Kept::default(), GREEN_BYTES);
+    let context_of = Context { ordinal, number, gpu, retained, flags, bytes, limits, root, kept };
     objects.contexts.insert(context, context_of);
     // SAFETY: handed on from the caller.
     unsafe { put(out, green) }
@@ -316,8 +364,7 @@ api! {
     cuCtxGetDevice(out: *mut i32) => put(out, Current::get()?.ordinal);
     cuCtxGetFlags(out: *mut u32) => put(out, flags()?);
     cuCtxSetFlags(_flags: u32) => Current::get().map(drop);
-    cuCtxGetId(context: Handle, out: *mut u64) =>
-        put(out, if context == 0 { Current::get()?.handle } else { check(context).map(|()| context)? } as u64);
+    cuCtxGetId(context: Handle, out: *mut u64) => put(out, number(context)?);
     cuCtxSynchronize() => { stream::forbidden_in_capture()?; Current::get()?.synchronize(); pool::give_back_unused() };
     cuCtxGetApiVersion(context: Handle, out: *mut u32) => check(context).and_then(|()| put(out, API_VERSION));
     cuCtxGetLimit(out: *mut usize, which: i32) => put(out, limit(which)?);

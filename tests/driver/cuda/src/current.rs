@@ -16,7 +16,9 @@ struct Stack {
     depth: usize,
     contexts: [Handle; DEPTH],
     /// `CUstreamCaptureMode` of the thread.
-    capture_mode: i64,
+    capture_mode: i32,
+    /// Whether device memory was taken since somebody asked.
+    is_charged: u32,
 }
 
 const _: () = assert!(size_of::<Stack>() == 256);
@@ -66,12 +68,22 @@ pub(crate) fn set(context: Handle) {
 
 /// The thread's `CUstreamCaptureMode`: whether calls are forbidden to it while somebody captures.
 pub(crate) fn capture_mode() -> i32 {
-    with(|stack| stack.capture_mode as i32)
+    with(|stack| stack.capture_mode)
 }
 
 /// Changes it; gives the one before.
 pub(crate) fn exchange_capture_mode(mode: i32) -> i32 {
-    with(|stack| core::mem::replace(&mut stack.capture_mode, mode.into()) as i32)
+    with(|stack| core::mem::replace(&mut stack.capture_mode, mode))
+}
+
+/// Notes that the thread's call takes device memory.
+pub(crate) fn charged() {
+    with(|stack| stack.is_charged = 1);
+}
+
+/// Whether device memory was taken since this was last asked.
+pub(crate) fn take_charged() -> bool {
+    with(|stack| core::mem::take(&mut stack.is_charged) != 0)
 }
 
 /// Makes a context current on top of the others.

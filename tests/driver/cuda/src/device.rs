@@ -31,10 +31,32 @@ unsafe fn by_pci_address(out: *mut i32, address: *const c_char) -> Answer {
     unsafe { put(out, ordinal.ok_or(Failure::INVALID_DEVICE)? as i32) }
 }
 
-/// `CUdevice_attribute`. Those that are not listed are 0: not supported.
+/// What differs between generations.
+pub(crate) struct Generation {
+    /// Bytes of shared memory of a multiprocessor.
+    pub(crate) shared: i32,
+    /// Blocks launched together as a cluster, and the tensor memory accelerator.
+    has_clusters: bool,
+    /// Bytes of the level-2 cache that may be set aside, of so many in all.
+    persisting: (i64, i64),
+}
+
+/// By compute capability, as NVIDIA's documents and `deviceQuery` on such GPUs say.
+pub(crate) fn generation(gpu: &Gpu) -> Generation {
+    match gpu.capability_major {
+        ..=8 => Generation { shared: 164 << 10, has_clusters: false, persisting: (3, 4) },
+        _ => Generation { shared: 228 << 10, has_clusters: true, persisting: (5, 8) },
+    }
+}
+
+/// Bytes of shared memory in each block that are the driver's.
+pub(crate) const RESERVED_SHARED: i32 = 1 << 10;
+
+/// `CUdevice_attribute`: what an A100 and an H100 say. Those that are not listed are 0: not supported.
 fn attribute(gpu: &Gpu, attribute: i32) -> Result<i32, Failure> {
-    /// One more than the highest attribute that the version knows.
-    const END: i32 = 135;
+    /// One more than the highest attribute that any version knows, that of CUDA 13.5.
+    const END: i32 = 162;
+    let generation = generation(gpu);
     Ok(match attribute {
         // Threads per block, block dimensions.
         1..=3 => 1024,
@@ -51,10 +73,12 @@ fn attribute(gpu: &Gpu, attribute: i32) -> Result<i32, Failure> {
         // Clocks are in kHz.
         13 => gpu.sm_clock as i32 * 1000,
         36 => gpu.memory_clock as i32 * 1000,
-        14 => 512,
+        // Alignment of textures and surfaces, and of pitched textures.
+        14 | 30 => 512,
+        51 => 32,
         16 => gpu.sm_count as i32,
-        // Overlapping copies, mapped host memory, concurrent kernels, ECC, unified addresses.
-        15 | 19 | 31 | 32 | 41 => 1,
+        // Overlapping copies, mapped host memory, concurrent kernels, ECC, unified addresses, gathers.
+        15 | 19 | 31 | 32 | 41 | 44 => 1,
         33 => gpu.pci_bus as i32,
         34 => gpu.pci_device as i32,
         50 => gpu.pci_domain as i32,
@@ -63,15 +87,55 @@ fn attribute(gpu: &Gpu, attribute: i32) -> Result<i32, Failure> {
         39 => THREADS_PER_SM as i32,
         // Copy engines.
         40 => 3,
+        // Textures and surfaces: of one dimension, of two, of three, layers, cubes.
+        21 | 22 | 56 | 70 => 128 << 10,
+        23 | 57 => 64 << 10,
+        24..=26 | 58..=60 => 16 << 10,
+        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => 32 << 10,
+        29 | 43 | 62 | 65 => 2048,
+        47 | 48 => 8192,
+        54 | 68 => 2046,
+        69 => 1 << 28,
+        71 => 65_000,
+        72 => 2_097_120,
         75 => gpu.capability_major as i32,
         76 => gpu.capability_minor as i32,
         // Stream priorities, caching, managed memory and its concurrent use, preemption, host pointers of
-        // registered memory, cooperative launches, virtual memory management, memory pools.
-        78..=80 | 83 | 89..=91 | 95 | 102 | 115 => 1,
+        // registered memory, cooperative launches of one and several, host registration, virtual memory management and
+        // its descriptors, compression, GPUDirect of it, sparse arrays, read-only registration, timeline semaphores,
+        // memory pools, GPUDirect and its flushes, pools in descriptors, deferred mappings, 64-bit stream operations,
+        // dma_buf, events between processes, unified function pointers.
+        78..=80 | 83 | 89..=91 | 95 | 96 | 99 | 102 | 103 | 107 | 110 | 112..=117 | 119 | 121..=125 | 129 => {
+            1
+        }
+        // Single to double precision.
+        87 => 2,
         // Shared memory per multiprocessor and, opted in, per block.
-        81 => 228 << 10,
-        97 => 227 << 10,
+        81 => generation.shared,
+        97 => generation.shared - RESERVED_SHARED,
         106 => BLOCKS_PER_SM as i32,
+        108 => {
+            let (part, whole) = generation.persisting;
+            (i64::from(gpu.l2_cache) * part / whole) as i32
+        }
+        // Bytes of the largest access policy window.
+        109 => 134_213_632,
+        111 => RESERVED_SHARED,
+        // Order of GPUDirect's writes: the owner's.
+        118 => 100,
+        120 | 127 => generation.has_clusters.into(),
+        126 => {
+            if generation.has_clusters {
+                4
+            } else {
+                1
+            }
+        }
+        // NUMA nodes of its own memory, and of the host's beside it.
+        131 => -1,
+        134 => gpu.numa_node,
+        139 => gpu.pci_id as i32,
+        140 => gpu.pci_subsystem_id as i32,
         _ if (1..END).contains(&attribute) => 0,
         _ => return Err(Failure::INVALID_VALUE),
     })

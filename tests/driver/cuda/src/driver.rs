@@ -43,6 +43,8 @@ pub(crate) struct Objects {
     last_handle: Handle,
     pub(crate) contexts: BTreeMap<Handle, Context>,
     pub(crate) primary: BTreeMap<i32, Handle>,
+    /// By device ordinal: a primary context has its handle before it is made, and again when it is made again.
+    pub(crate) primary_handles: BTreeMap<i32, Handle>,
     pub(crate) streams: BTreeMap<Handle, Stream>,
     pub(crate) events: BTreeMap<Handle, Event>,
     pub(crate) modules: BTreeMap<Handle, Module>,
@@ -120,9 +122,14 @@ impl Driver {
     }
 }
 
+/// The root of the node that this library belongs to.
+pub(crate) fn root() -> Option<Root> {
+    Root::of_library(&raw const LANDMARK as usize)
+}
+
 /// The node that this library belongs to.
 fn find_node() -> Result<(Root, &'static Node), Failure> {
-    let root = Root::of_library(&raw const LANDMARK as usize).ok_or(Failure::NO_DEVICE)?;
+    let root = root().ok_or(Failure::NO_DEVICE)?;
     let node = Node::map(&root.join("run/nvidia-sim/config")).ok_or(Failure::NO_DEVICE)?;
     Ok((root, node))
 }
@@ -177,20 +184,19 @@ fn init(flags: u32) -> Answer {
     Driver::get().map(drop)
 }
 
-/// Answers without `cuInit`, as the real one does.
-unsafe fn version(out: *mut i32) -> Answer {
+/// The CUDA version: without `cuInit`, as the real one answers.
+pub(crate) fn version() -> Result<u32, Failure> {
     static VERSION: AtomicU32 = AtomicU32::new(0);
     if VERSION.load(Ordering::Relaxed) == 0 {
         let (_, node) = find_node()?;
         VERSION.store(node.cuda_version, Ordering::Relaxed);
     }
-    // SAFETY: handed on from the caller.
-    unsafe { put(out, VERSION.load(Ordering::Relaxed) as i32) }
+    Ok(VERSION.load(Ordering::Relaxed))
 }
 
 api! {
     cuInit(flags: u32) => init(flags);
-    cuDriverGetVersion(out: *mut i32) => version(out);
+    cuDriverGetVersion(out: *mut i32) => put(out, version()? as i32);
     cuProfilerStart() => Driver::get().map(drop);
     cuProfilerStop() => Driver::get().map(drop);
 }

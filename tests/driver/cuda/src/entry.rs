@@ -8,9 +8,12 @@
 //! on a machine without a GPU too. Its manner is copied as well: the second version of the function never fails
 //! for an unknown name, but answers null and a status.
 
+use alloc::format;
 use core::ffi::{CStr, c_char, c_void};
 
 use crate::abi::{Answer, Failure, api, describe, get, put, put_if_asked};
+use crate::calls::{self, Kind};
+use crate::driver;
 use crate::exports::EXPORTS;
 
 /// An exported function.
@@ -43,7 +46,10 @@ fn exported(name: &str) -> Option<*const c_void> {
 /// The address of a name for a version, or why there is none.
 fn find(name: &str, version: u32, flags: u64) -> Result<*const c_void, i32> {
     let mut found = Err(NO_SUCH_NAME);
-    for line in VERSIONS.lines().chain(NEWER.lines()) {
+    // A node of an earlier version has not what came later.
+    let own = driver::version().unwrap_or(0);
+    let since = |line: &&str| line.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    for line in VERSIONS.lines().chain(NEWER.lines().filter(|line| since(line) <= own)) {
         let mut words = line.split(' ');
         if words.next() != Some(name) {
             continue;
@@ -57,9 +63,8 @@ fn find(name: &str, version: u32, flags: u64) -> Result<*const c_void, i32> {
             found = Err(VERSION_TOO_OLD);
         }
     }
-    if cfg!(feature = "trace") && found.is_err() {
-        use core::fmt::Write;
-        let _ = writeln!(sim_node::sys::Stderr, "sim-cuda: {name:?} of {version} does not exist");
+    if found.is_err() {
+        calls::note(&format!("{name}:{version}"), Kind::Unknown);
     }
     found
 }
@@ -122,6 +127,5 @@ api! {
     cuGetProcAddress_v2(
         name: *const c_char, out: *mut *const c_void, version: i32, flags: u64, status: *mut i32,
     ) => proc_address_v2(name, out, version, flags, status);
-    // The private tables of NVIDIA's driver: what it answers for one that it does not have.
-    cuGetExportTable(_out: *mut *const c_void, _id: *const [u8; 16]) => Err(Failure::INVALID_VALUE);
+    cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) => crate::private::export(out, id);
 }

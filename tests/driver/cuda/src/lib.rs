@@ -8,8 +8,7 @@
 //! Simplifications that a test may want to know: allocations are counted in units of 512 bytes; managed memory
 //! counts in full at once; copies ignore what kernels would write.
 //!
-//! NVIDIA's runtime library (libcudart) does not start on it: it has the driver prove that it is NVIDIA's, and this
-//! one does not pretend to be. Programs use the driver API.
+//! NVIDIA's runtime library (libcudart) starts on it: [`private`] has the tables that it asks for.
 //!
 //! The numbers and struct layouts are those of NVIDIA's public `cuda.h` (version 12.4).
 #![no_std]
@@ -18,6 +17,8 @@ extern crate alloc;
 
 mod abi;
 mod array;
+mod blocks;
+mod calls;
 mod context;
 mod copy;
 mod current;
@@ -25,6 +26,7 @@ mod device;
 mod driver;
 mod entry;
 mod graph;
+mod image;
 mod launch;
 mod memory;
 mod module;
@@ -32,6 +34,7 @@ mod module;
 #[path = "../newer/rows.rs"]
 mod newer;
 mod pool;
+mod private;
 mod share;
 mod stream;
 mod vmm;
@@ -47,9 +50,6 @@ mod exports {
 
 /// The answer of a function that is not simulated.
 fn not_simulated(name: &str) -> u32 {
-    if cfg!(feature = "trace") {
-        use core::fmt::Write;
-        let _ = writeln!(sim_node::sys::Stderr, "sim-cuda: {name} is not simulated");
-    }
+    calls::note(name, calls::Kind::Missing);
     abi::Failure::NOT_SUPPORTED.0
 }

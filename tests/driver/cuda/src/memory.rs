@@ -9,6 +9,7 @@ use sim_node::sys;
 
 use crate::abi::{Address, Answer, Failure, Handle, api, put, put_if_asked};
 use crate::context::Current;
+use crate::current;
 use crate::driver::{Driver, Objects};
 
 /// Every allocation is counted in multiples of this many bytes.
@@ -153,6 +154,9 @@ pub(crate) fn charge(current: &Current, bytes: usize) -> Result<u64, Failure> {
     }
     let bytes = (bytes as u64).checked_next_multiple_of(UNIT).ok_or(Failure::OUT_OF_MEMORY)?;
     if current.driver.account.charge(current.number, bytes, current.gpu.usable()) {
+        if bytes != 0 {
+            current::charged();
+        }
         Ok(bytes)
     } else {
         Err(Failure::OUT_OF_MEMORY)

@@ -1,28 +1,37 @@
-//! Modules, libraries and functions. Any image is accepted, and has every function by every name: what a kernel does is
-//! decided by its name alone (see `launch`).
+//! Modules, libraries and functions. What a kernel does is decided by its name alone (see `launch`).
 //!
-//! An image that begins with [`MAGIC`] and two 64-bit numbers takes as many bytes of device memory as the first one
-//! says when it is loaded, and as many as the second one when the first of its functions is launched. Any other takes
-//! none.
+//! A real image, i.e. a fat binary, a cubin or PTX, has the kernels and variables that it says, and takes device memory
+//! for its data when it is loaded and for its code when the first of its kernels is launched ([`image`](crate::image)),
+//! in pieces of 2 MiB. Any other is accepted, has every function by every name, and takes none; but one that begins with
+//! [`MAGIC`] and two 64-bit numbers takes as many bytes as the first one says when it is loaded, and as many as the second
+//! one late.
 
+use alloc::collections::btree_map::BTreeMap;
 use alloc::ffi::CString;
 use core::ffi::{CStr, c_char};
 
 use sim_node::sys;
 
-use crate::abi::{Answer, Failure, Handle, api, get, put};
+use crate::abi::{Address, Answer, Failure, Handle, api, get, put, put_if_asked};
 use crate::context::Current;
+use crate::device;
 use crate::driver::{Driver, Objects};
+use crate::image::{self, Kernel, Names};
 use crate::memory;
 
 /// A module or library.
 pub(crate) struct Module {
     charged: u64,
-    /// Bytes that are not loaded yet.
+    /// Bytes of its data that are not loaded yet.
+    early: u64,
+    /// Bytes of its code that are not loaded yet.
     late: u64,
     context: Handle,
     /// The GPU's number in the node.
     number: usize,
+    names: Option<Names>,
+    /// Addresses of its variables, once somebody has asked.
+    places: BTreeMap<CString, Address>,
 }
 
 /// How an image begins that takes memory.
@@ -50,9 +59,11 @@ pub(crate) fn unload_all_of(driver: &Driver, objects: &mut Objects, context: Han
 
 /// Loads what is left of a module.
 pub(crate) fn load_late(current: &Current, objects: &mut Objects, module: Handle) -> Answer {
-    let Some(module) = objects.modules.get_mut(&module).filter(|module| module.late != 0) else {
+    let Some(module) = objects.modules.get_mut(&module) else { return Ok(()) };
+    module.move_in(current)?;
+    if module.late == 0 {
         return Ok(());
-    };
+    }
     module.charged += memory::charge(current, module.late as usize)?;
     module.late = 0;
     Ok(())
@@ -62,26 +73,56 @@ pub(crate) fn load_late(current: &Current, objects: &mut Objects, module: Handle
 pub(crate) struct Function {
     pub(crate) name: CString,
     pub(crate) module: Handle,
+    kernel: Kernel,
 }
 
-/// Without a context it is loaded nowhere yet.
+/// Code is loaded in pieces of so many bytes.
+const PIECE: u64 = 2 << 20;
+
+/// What an image takes at once and late, and what is in it.
+unsafe fn examine(image: *const u8, capability: u32) -> (u64, u64, Option<Names>) {
+    // SAFETY: handed on from the caller.
+    let (size, late) = unsafe { sizes(image) };
+    if size != 0 || late != 0 {
+        return (size as u64, late as u64, None);
+    }
+    // SAFETY: handed on from the caller.
+    let code = unsafe { image::read(image, capability) }.unwrap_or_default();
+    (code.data.next_multiple_of(PIECE), code.text.next_multiple_of(PIECE), code.names)
+}
+
+/// Without a context it is loaded nowhere yet: into the first one that needs something of it.
 unsafe fn load(out: *mut Handle, image: *const u8) -> Answer {
     let driver = Driver::get()?;
     // SAFETY: handed on from the caller.
     unsafe { get(image) }?;
+    let current = Current::get().ok();
+    let gpu = current.as_ref().map_or(driver.gpu(0)?.1, |current| current.gpu);
+    let capability = gpu.capability_major * 10 + gpu.capability_minor;
     // SAFETY: handed on from the caller.
-    let (size, late) = unsafe { sizes(image) };
-    let mut module = Module { charged: 0, late: late as u64, context: 0, number: 0 };
-    if let Ok(current) = Current::get() {
-        module.context = current.handle;
-        module.number = current.number;
-        module.charged = if size == 0 { 0 } else { memory::charge(&current, size)? };
+    let (size, late, names) = unsafe { examine(image, capability) };
+    let mut module =
+        Module { charged: 0, early: size, late, context: 0, number: 0, names, places: BTreeMap::new() };
+    if let Some(current) = current {
+        module.move_in(&current)?;
     }
     let mut objects = driver.objects();
     let handle = objects.new_handle();
     objects.modules.insert(handle, module);
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }
+}
+
+impl Module {
+    /// Takes memory for its data in a context, if it has none yet.
+    fn move_in(&mut self, current: &Current) -> Answer {
+        if self.context == 0 {
+            let early = core::mem::take(&mut self.early);
+            self.charged += if early == 0 { 0 } else { memory::charge(current, early as usize)? };
+            (self.context, self.number) = (current.handle, current.number);
+        }
+        Ok(())
+    }
 }
 
 /// A module needs a context, a library does not.
@@ -95,8 +136,9 @@ unsafe fn load_file(out: *mut Handle, path: *const c_char) -> Answer {
     // SAFETY: handed on from the caller: null or NUL-terminated.
     let path = unsafe { get(path).map(|_| CStr::from_ptr(path)) }?;
     // What cannot be read, or is too short for a size, is taken for an image of which nothing is known.
-    let image =
+    let mut image =
         sys::read_file(path).ok().filter(|image| image.len() >= 24).unwrap_or_else(|| alloc::vec![0; 24]);
+    image.push(0);
     // SAFETY: long enough for all that is read of it.
     unsafe { load(out, image.as_ptr()) }
 }
@@ -114,23 +156,72 @@ unsafe fn function(out: *mut Handle, module: Handle, name: *const c_char) -> Ans
     // SAFETY: handed on from the caller: null or NUL-terminated.
     let name = unsafe { get(name).map(|_| CStr::from_ptr(name)) }?;
     let mut objects = Driver::get()?.objects();
-    objects.modules.get(&module).ok_or(Failure::INVALID_HANDLE)?;
+    let kernel = match &objects.modules.get(&module).ok_or(Failure::INVALID_HANDLE)?.names {
+        Some(names) => *names.kernels.get(name).ok_or(Failure::NOT_FOUND)?,
+        None => Kernel { shared: 0, constant: 0, registers: 32 },
+    };
     let same = |function: &Function| function.module == module && function.name.as_c_str() == name;
     let known = objects.functions.iter().find(|(_, function)| same(function)).map(|(&handle, _)| handle);
     let handle = known.unwrap_or_else(|| {
         let handle = objects.new_handle();
-        objects.functions.insert(handle, Function { name: name.into(), module });
+        objects.functions.insert(handle, Function { name: name.into(), module, kernel });
         handle
     });
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }
 }
 
+/// A variable's address and size.
+unsafe fn variable(out: *mut Address, size: *mut usize, module: Handle, name: *const c_char) -> Answer {
+    // SAFETY: handed on from the caller: null or NUL-terminated.
+    let name = unsafe { get(name).map(|_| CStr::from_ptr(name)) }?;
+    let current = Current::get()?;
+    let mut objects = current.driver.objects();
+    let Objects { modules, allocations, .. } = &mut *objects;
+    let module = modules.get_mut(&module).ok_or(Failure::INVALID_HANDLE)?;
+    let known = module.names.as_ref().and_then(|names| names.variables.get(name).copied());
+    let length = known.ok_or(Failure::NOT_FOUND)? as usize;
+    module.move_in(&current)?;
+    let address = match module.places.get(name) {
+        Some(&address) => address,
+        None => allocations.map_uncharged(length, &current)?,
+    };
+    module.places.insert(name.into(), address);
+    // SAFETY: handed on from the caller; null means that it is not wanted.
+    unsafe {
+        put_if_asked(out, address);
+        put_if_asked(size, length);
+    }
+    Ok(())
+}
+
+fn of_function<T>(handle: Handle, of: impl FnOnce(&Function) -> T) -> Result<T, Failure> {
+    Driver::get()?.objects().functions.get(&handle).map(of).ok_or(Failure::INVALID_HANDLE)
+}
+
+/// A name that lives as long as the function.
+unsafe fn name(out: *mut *const c_char, function: Handle) -> Answer {
+    let name = of_function(function, |function| function.name.as_ptr())?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, name) }
+}
+
+fn load_function(handle: Handle) -> Answer {
+    let current = Current::get()?;
+    let module = of_function(handle, |function| function.module)?;
+    load_late(&current, &mut current.driver.objects(), module)
+}
+
+fn is_loaded(handle: Handle) -> Result<bool, Failure> {
+    let module = of_function(handle, |function| function.module)?;
+    Ok(Driver::get()?.objects().modules.get(&module).is_some_and(|module| module.late == 0))
+}
+
 fn check_function(handle: Handle) -> Answer {
     Driver::get()?.objects().functions.get(&handle).map(drop).ok_or(Failure::INVALID_HANDLE)
 }
 
-unsafe fn module_of(out: *mut Handle, function: Handle) -> Answer {
+pub(crate) unsafe fn module_of(out: *mut Handle, function: Handle) -> Answer {
     let objects = Driver::get()?.objects();
     let module = objects.functions.get(&function).ok_or(Failure::INVALID_HANDLE)?.module;
     // SAFETY: handed on from the caller.
@@ -139,21 +230,44 @@ unsafe fn module_of(out: *mut Handle, function: Handle) -> Answer {
 
 /// `CUfunction_attribute`: threads per block, shared, constant and local bytes, registers, PTX and binary version.
 fn attribute(which: i32, function: Handle) -> Result<i32, Failure> {
-    check_function(function)?;
+    let kernel = of_function(function, |function| function.kernel)?;
+    let gpu =
+        Current::get().map_or_else(|_| Driver::get()?.gpu(0).map(|gpu| gpu.1), |current| Ok(current.gpu))?;
     Ok(match which {
         0 => 1024,
-        4 => 32,
-        5 | 6 => 90,
-        1..=3 | 7..=15 => 0,
+        1 => kernel.shared as i32,
+        2 => kernel.constant as i32,
+        4 => kernel.registers as i32,
+        5 | 6 => (gpu.capability_major * 10 + gpu.capability_minor) as i32,
+        // What it may have of dynamic shared memory unless it asks for more.
+        8 => (48 << 10) - kernel.shared as i32,
+        3 | 7 | 9..=20 => 0,
         _ => return Err(Failure::INVALID_VALUE),
     })
 }
 
-unsafe fn occupancy(out: *mut i32, function: Handle, threads: i32) -> Answer {
-    check_function(function)?;
+/// What limits the blocks of a function on a multiprocessor: its bytes of shared memory, and all that there are.
+fn shared_memory(function: Handle) -> Result<(usize, usize), Failure> {
+    let own = of_function(function, |function| function.kernel.shared)? as usize;
+    let gpu =
+        Current::get().map_or_else(|_| Driver::get()?.gpu(0).map(|gpu| gpu.1), |current| Ok(current.gpu))?;
+    Ok((own + device::RESERVED_SHARED as usize, device::generation(gpu).shared as usize))
+}
+
+unsafe fn occupancy(out: *mut i32, function: Handle, threads: i32, dynamic: usize) -> Answer {
+    let (own, all) = shared_memory(function)?;
     let threads = u64::try_from(threads).ok().filter(|&n| n > 0).ok_or(Failure::INVALID_VALUE)?;
+    let blocks = crate::launch::blocks_per_sm(threads).min((all / own.saturating_add(dynamic)) as u64);
     // SAFETY: handed on from the caller.
-    unsafe { put(out, crate::launch::blocks_per_sm(threads) as i32) }
+    unsafe { put(out, blocks as i32) }
+}
+
+/// Dynamic shared memory for so many blocks on a multiprocessor.
+unsafe fn available(out: *mut usize, function: Handle, blocks: i32) -> Answer {
+    let (own, all) = shared_memory(function)?;
+    let blocks = usize::try_from(blocks).ok().filter(|&n| n > 0).ok_or(Failure::INVALID_VALUE)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, (all / blocks).saturating_sub(own)) }
 }
 
 api! {
@@ -163,9 +277,9 @@ api! {
         load_module(out, image);
     cuModuleLoadFatBinary(out: *mut Handle, image: *const u8) => load_module(out, image);
     cuModuleUnload(module: Handle) => unload(module);
-    cuModuleGetFunction(out: *mut Handle, module: Handle, name: *const c_char) => function(out, module, name);
-    cuModuleGetGlobal_v2(_out: usize, _size: usize, _module: Handle, _name: *const c_char) =>
-        Err(Failure::NOT_FOUND);
+    cuModuleGetFunction(out: *mut Handle, module: Handle, called: *const c_char) => function(out, module, called);
+    cuModuleGetGlobal_v2(out: *mut Address, size: *mut usize, module: Handle, called: *const c_char) =>
+        variable(out, size, module, called);
     // CU_MODULE_LAZY_LOADING.
     cuModuleGetLoadingMode(out: *mut i32) => put(out, 2);
     cuLibraryLoadData(
@@ -177,12 +291,12 @@ api! {
         _values: usize, _count: u32,
     ) => load_file(out, path);
     cuLibraryUnload(library: Handle) => unload(library);
-    cuLibraryGetKernel(out: *mut Handle, library: Handle, name: *const c_char) => function(out, library, name);
+    cuLibraryGetKernel(out: *mut Handle, library: Handle, called: *const c_char) => function(out, library, called);
     cuLibraryGetModule(out: *mut Handle, library: Handle) => put(out, library);
-    cuLibraryGetGlobal(_out: usize, _size: usize, _library: Handle, _name: *const c_char) =>
-        Err(Failure::NOT_FOUND);
-    cuLibraryGetManaged(_out: usize, _size: usize, _library: Handle, _name: *const c_char) =>
-        Err(Failure::NOT_FOUND);
+    cuLibraryGetGlobal(out: *mut Address, size: *mut usize, library: Handle, called: *const c_char) =>
+        variable(out, size, library, called);
+    cuLibraryGetManaged(out: *mut Address, size: *mut usize, library: Handle, called: *const c_char) =>
+        variable(out, size, library, called);
     // A kernel and the function that it is in a context are one thing here.
     cuKernelGetFunction(out: *mut Handle, kernel: Handle) =>
         check_function(kernel).and_then(|()| put(out, kernel));
@@ -191,14 +305,21 @@ api! {
     cuKernelSetAttribute(which: i32, _value: i32, kernel: Handle, _ordinal: i32) =>
         attribute(which, kernel).map(drop);
     cuKernelSetCacheConfig(kernel: Handle, _config: i32, _ordinal: i32) => check_function(kernel);
+    cuKernelGetName(out: *mut *const c_char, kernel: Handle) => name(out, kernel);
+    cuFuncGetName(out: *mut *const c_char, function: Handle) => name(out, function);
+    cuFuncLoad(function: Handle) => load_function(function);
+    // CU_FUNCTION_LOADING_STATE_LOADED or _UNLOADED.
+    cuFuncIsLoaded(out: *mut i32, function: Handle) => put(out, is_loaded(function)?.into());
     cuFuncGetModule(out: *mut Handle, function: Handle) => module_of(out, function);
     cuFuncGetAttribute(out: *mut i32, which: i32, function: Handle) => put(out, attribute(which, function)?);
     cuFuncSetAttribute(function: Handle, which: i32, _value: i32) => attribute(which, function).map(drop);
     cuFuncSetCacheConfig(function: Handle, _config: i32) => check_function(function);
     cuFuncSetSharedMemConfig(function: Handle, _config: i32) => check_function(function);
-    cuOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut i32, function: Handle, threads: i32, _bytes: usize) =>
-        occupancy(out, function, threads);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut i32, function: Handle, threads: i32, bytes: usize) =>
+        occupancy(out, function, threads, bytes);
+    cuOccupancyAvailableDynamicSMemPerBlock(out: *mut usize, function: Handle, blocks: i32, _threads: i32) =>
+        available(out, function, blocks);
     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        out: *mut i32, function: Handle, threads: i32, _bytes: usize, _flags: u32,
-    ) => occupancy(out, function, threads);
+        out: *mut i32, function: Handle, threads: i32, bytes: usize, _flags: u32,
+    ) => occupancy(out, function, threads, bytes);
 }

@@ -21,6 +21,8 @@ pub(crate) struct Pool {
     reserved: u64,
     /// Most bytes ever in use.
     high: u64,
+    /// Another process's: what is in it is there, and nothing can be allocated from it.
+    is_imported: bool,
 }
 
 /// `CUmemPoolProps`, up to what is used here.
@@ -33,15 +35,35 @@ struct Properties {
     max_size: usize,
 }
 
+impl Pool {
+    fn new(ordinal: i32) -> Self {
+        Self { ordinal, max_size: 0, release_threshold: 0, step: 1, reserved: 0, high: 0, is_imported: false }
+    }
+}
+
+/// The ordinal of a pool's GPU, if the pool can be given to another process.
+pub(crate) fn shareable(objects: &Objects, pool: Handle) -> Result<i32, Failure> {
+    let pool = objects.pools.get(&pool).filter(|pool| pool.step > 1 && !pool.is_imported);
+    pool.map(|pool| pool.ordinal).ok_or(Failure::INVALID_VALUE)
+}
+
+/// A pool of another process on the GPU with that ordinal.
+pub(crate) fn import(ordinal: i32) -> Result<Handle, Failure> {
+    let driver = Driver::get()?;
+    driver.gpu(ordinal)?;
+    let mut objects = driver.objects();
+    let handle = objects.new_handle();
+    objects.pools.insert(handle, Pool { is_imported: true, ..Pool::new(ordinal) });
+    Ok(handle)
+}
+
 fn default_pool(objects: &mut Objects, ordinal: i32) -> Result<Handle, Failure> {
     Driver::get()?.gpu(ordinal)?;
     if let Some(&handle) = objects.default_pools.get(&ordinal) {
         return Ok(handle);
     }
     let handle = objects.new_handle();
-    objects
-        .pools
-        .insert(handle, Pool { ordinal, max_size: 0, release_threshold: 0, step: 1, reserved: 0, high: 0 });
+    objects.pools.insert(handle, Pool::new(ordinal));
     objects.default_pools.insert(ordinal, handle);
     Ok(handle)
 }
@@ -61,9 +83,7 @@ unsafe fn create(out: *mut Handle, properties: *const Properties) -> Answer {
     driver.gpu(ordinal)?;
     let mut objects = driver.objects();
     let handle = objects.new_handle();
-    let pool =
-        Pool { ordinal, max_size: properties.max_size, release_threshold: 0, step, reserved: 0, high: 0 };
-    objects.pools.insert(handle, pool);
+    objects.pools.insert(handle, Pool { max_size: properties.max_size, step, ..Pool::new(ordinal) });
     // SAFETY: handed on from the caller.
     unsafe { put(out, handle) }
 }
@@ -102,7 +122,8 @@ pub(crate) fn give_back_unused() -> Answer {
 /// Charges a pool for what it needs more, to allocate `size` bytes. Gives where it is.
 fn grow(objects: &mut Objects, current: Current, handle: Handle, size: usize) -> Result<Current, Failure> {
     let in_use = objects.allocations.in_pool(handle);
-    let pool = objects.pools.get_mut(&handle).ok_or(Failure::INVALID_VALUE)?;
+    let pool =
+        objects.pools.get_mut(&handle).filter(|pool| !pool.is_imported).ok_or(Failure::INVALID_VALUE)?;
     let need = in_use.saturating_add(memory::units(size));
     if pool.max_size != 0 && need > pool.max_size as u64 {
         return Err(Failure::OUT_OF_MEMORY);

@@ -4,10 +4,13 @@
 use alloc::collections::btree_map::BTreeMap;
 use alloc::vec::Vec;
 
+use sim_node::sys;
+
 use crate::abi::{Address, Answer, Failure, Handle, api, get, put};
 use crate::context::Current;
 use crate::driver::Driver;
 use crate::memory;
+use crate::pool;
 
 /// Multicast objects and imported memory of the process.
 #[derive(Default)]
@@ -78,6 +81,43 @@ unsafe fn alias(out: *mut Address, size: usize) -> Answer {
     unsafe { put(out, address) }
 }
 
+/// `CUmemPoolPtrExportData`: here, address and size.
+type Exported = [u64; 8];
+
+/// A pool in a form that can be given away: a file with the number of its GPU on the node.
+unsafe fn export_pool(out: *mut i32, pool: Handle, kind: u32) -> Answer {
+    /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+    const DESCRIPTOR: u32 = 1;
+    let driver = Driver::get()?;
+    let ordinal = pool::shareable(&driver.objects(), pool)?;
+    if kind != DESCRIPTOR {
+        return Err(Failure::NOT_SUPPORTED);
+    }
+    let file = sys::memory_file(c"sim-cuda pool", &[driver.gpu(ordinal)?.0 as u8])
+        .map_err(|_| Failure::OUT_OF_MEMORY)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, file) }
+}
+
+unsafe fn import_pool(out: *mut Handle, file: i32) -> Answer {
+    let mut number = [0];
+    if sys::read_at(file, &mut number) != Ok(1) {
+        return Err(Failure::INVALID_VALUE);
+    }
+    let gpus = &Driver::get()?.gpus;
+    let ordinal =
+        gpus.iter().position(|&(own, _)| own == usize::from(number[0])).ok_or(Failure::INVALID_DEVICE)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, pool::import(ordinal as i32)?) }
+}
+
+unsafe fn export_pointer(out: *mut Exported, address: Address) -> Answer {
+    let objects = Driver::get()?.objects();
+    let (start, allocation) = objects.allocations.find(address).ok_or(Failure::INVALID_VALUE)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, [start, allocation.size as u64, 0, 0, 0, 0, 0, 0]) }
+}
+
 unsafe fn import_external(out: *mut Handle) -> Answer {
     let mut objects = Driver::get()?.objects();
     let handle = objects.new_handle();
@@ -141,6 +181,12 @@ api! {
     cuIpcOpenMemHandle(out: *mut Address, handle: IpcHandle, _flags: u32) => alias(out, handle.0[1] as usize);
     cuIpcOpenMemHandle_v2(out: *mut Address, handle: IpcHandle, _flags: u32) => alias(out, handle.0[1] as usize);
     cuIpcCloseMemHandle(address: Address) => memory::free_device(address);
+    cuMemPoolExportToShareableHandle(out: *mut i32, pool: Handle, kind: u32, _flags: u64) =>
+        export_pool(out, pool, kind);
+    cuMemPoolImportFromShareableHandle(out: Out, file: i32, _kind: u32, _flags: u64) => import_pool(out, file);
+    cuMemPoolExportPointer(out: *mut Exported, address: Address) => export_pointer(out, address);
+    cuMemPoolImportPointer(out: *mut Address, _pool: Handle, exported: *const Exported) =>
+        alias(out, get(exported)?[1] as usize);
     cuImportExternalMemory(out: Out, _wanted: usize) => import_external(out);
     cuExternalMemoryGetMappedBuffer(out: *mut Address, memory: Handle, wanted: *const Buffer) =>
         external_buffer(out, memory, wanted);

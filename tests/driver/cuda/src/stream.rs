@@ -266,6 +266,23 @@ unsafe fn elapsed(milliseconds: *mut f32, start: Handle, end: Handle) -> Answer 
     unsafe { put(milliseconds, nanoseconds as f32 / 1e6) }
 }
 
+/// Another process's event. Nothing tells when that comes, so it has come.
+unsafe fn open_event(out: Out) -> Answer {
+    // SAFETY: handed on from the caller.
+    unsafe { create_event(out) }
+}
+
+/// `CUipcEventHandle`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Shared([u64; 8]);
+
+unsafe fn share_event(out: *mut Shared, event: Handle) -> Answer {
+    Driver::get()?.objects().events.get(&event).ok_or(Failure::INVALID_HANDLE)?;
+    // SAFETY: handed on from the caller.
+    unsafe { put(out, Shared([event as u64, 0, 0, 0, 0, 0, 0, 0])) }
+}
+
 type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
 type Out = *mut Handle;
 
@@ -306,5 +323,7 @@ api! {
     cuEventRecordWithFlags_ptsz(event: Handle, stream: Handle, _flags: u32) => record(event, stream);
     cuEventQuery(event: Handle) => query_event(event);
     cuEventSynchronize(event: Handle) => synchronize_event(event);
+    cuIpcGetEventHandle(out: *mut Shared, event: Handle) => share_event(out, event);
+    cuIpcOpenEventHandle(out: Out, _shared: Shared) => open_event(out);
     cuEventElapsedTime(milliseconds: *mut f32, start: Handle, end: Handle) => elapsed(milliseconds, start, end);
 }

@@ -14,12 +14,14 @@
 extern crate alloc;
 
 pub mod account;
+pub mod calls;
 pub mod config;
 pub mod devices;
 pub mod fault;
 pub mod instances;
 pub mod locate;
 pub mod lock;
+pub mod md2;
 pub mod mig;
 pub mod observe;
 pub mod partition;

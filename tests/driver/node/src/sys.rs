@@ -101,6 +101,28 @@ impl core::fmt::Write for Stderr {
     }
 }
 
+/// Reads from the beginning of a file, wherever it was read before.
+pub fn read_at(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
+    const PREAD64: usize = 17;
+    // SAFETY: the pointer and the length describe `buffer`, which is writable.
+    unsafe { syscall(PREAD64, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
+}
+
+/// Makes a file that is in no folder. Gives its descriptor.
+pub fn memory_file(name: &CStr, content: &[u8]) -> Result<i32, Errno> {
+    const MEMFD_CREATE: usize = 319;
+    // SAFETY: the name is NUL-terminated and outlives the call.
+    let fd = unsafe { syscall(MEMFD_CREATE, [name.as_ptr() as usize, 0, 0, 0, 0, 0]) }?;
+    // SAFETY: the pointer and the length describe `content`.
+    match unsafe { syscall(WRITE, [fd, content.as_ptr() as usize, content.len(), 0, 0, 0]) } {
+        Ok(_) => Ok(fd as i32),
+        Err(error) => {
+            close(fd as i32);
+            Err(error)
+        }
+    }
+}
+
 /// Reads a whole file.
 pub fn read_file(path: &CStr) -> Result<Vec<u8>, Errno> {
     let fd = open(path, O_RDONLY)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod calls;
 mod faults;
 mod install;
 mod preset;
@@ -48,6 +49,19 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show which functions of libcuda were called since the log was started, and how often.
+    ///
+    /// Lines `call NAME CALLS CHARGES`: how often, and how often that took device memory. Lines `missing NAME CALLS 0`: it
+    /// is not simulated, or a slot of a private table that nobody has described. Lines `unknown NAME CALLS 0`: somebody asked
+    /// for a name (`NAME:VERSION`) or a table that does not exist.
+    Calls {
+        /// The driver root.
+        #[arg(long, value_name = "DIR")]
+        root: PathBuf,
+        /// Start a log, or start it anew. What runs already is not counted in it.
+        #[arg(long)]
+        start: bool,
+    },
     /// Inject faults; 0 takes one back.
     Set {
         /// The driver root.
@@ -70,6 +84,8 @@ fn main() -> Result<()> {
             install::install(&node, &root, libraries.as_deref(), nvidia_smi.as_deref())
         }
         Command::Status { root, json } => status::show(&root, json),
+        Command::Calls { root, start: true } => calls::start(&root),
+        Command::Calls { root, start: false } => calls::show(&root),
         Command::Set { root, gpu, faults } => faults::set(&root, gpu, &faults),
     }
 }

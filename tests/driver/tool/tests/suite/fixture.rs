@@ -47,6 +47,19 @@ pub(crate) fn libraries() -> &'static Path {
     })
 }
 
+/// Likewise, with what came after 550 (feature `newer`).
+fn newer_libraries() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = kept("newer");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(workspace()).args(["build", "--locked", "-p", "sim-nvml", "-p", "sim-cuda"]);
+        cargo.args(["--features", "sim-cuda/newer", "--target-dir"]).arg(&target);
+        run(&mut cargo);
+        target.join("debug")
+    })
+}
+
 /// NVIDIA's own files as Debian packages them: `nvidia-smi`, `libnvidia-ml.so`, `libcuda.so`.
 pub(crate) fn debian(file: &str) -> PathBuf {
     static FETCHED: OnceLock<PathBuf> = OnceLock::new();
@@ -105,6 +118,15 @@ impl Node {
         Self::install_file(file.path())
     }
 
+    /// A node as described by a text, whose driver may be newer than 550.
+    pub(crate) fn describe_newer(toml: &str) -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), toml).unwrap();
+        let node = Self { root: tempfile::tempdir().unwrap() };
+        node.install_with(file.path(), newer_libraries());
+        node
+    }
+
     fn install_file(description: &Path) -> Self {
         let node = Self { root: tempfile::tempdir().unwrap() };
         node.install_over(description);
@@ -117,9 +139,13 @@ impl Node {
     }
 
     fn install_over(&self, description: &Path) {
+        self.install_with(description, libraries());
+    }
+
+    fn install_with(&self, description: &Path, libraries: &Path) {
         let mut install = Command::new(SIM);
         install.args(["install", "--config"]).arg(description).arg("--root").arg(self.root.path());
-        install.arg("--libraries").arg(libraries()).arg("--nvidia-smi").arg(debian("nvidia-smi"));
+        install.arg("--libraries").arg(libraries).arg("--nvidia-smi").arg(debian("nvidia-smi"));
         run(&mut install);
     }
 

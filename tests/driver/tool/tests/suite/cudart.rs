@@ -1,0 +1,187 @@
+//! Programs on NVIDIA's runtime library (`cudart/`), versions 12.9 and 13.5, shared and static.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::fixture::{Node, run, workspace};
+
+const VERSIONS: [&str; 4] = ["12.9", "12.9-static", "13.5", "13.5-static"];
+
+fn program(version: &str) -> PathBuf {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let folder = MADE.get_or_init(|| {
+        let lab = std::env::var_os("FGPU_LAB").map_or_else(|| workspace().join("../../.lab"), PathBuf::from);
+        let folder = lab.join("cudart");
+        run(Command::new(workspace().join("cudart/make")).arg(&folder));
+        folder.join("programs")
+    });
+    folder.join(format!("cudart-{version}"))
+}
+
+/// A node whose driver is new enough for both.
+fn node(preset: &str) -> Node {
+    Node::describe_newer(&format!(
+        "cuda-version = \"13.5\"\n[[gpu]]\npreset = \"{preset}\"\ncontext-mib = 500\n"
+    ))
+}
+
+fn ask(node: &Node, version: &str, commands: &[&str]) -> String {
+    run(node.command(program(version)).args(commands))
+}
+
+/// The number behind `key=` in a line.
+fn number(line: &str, key: &str) -> u64 {
+    let value = line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} in {line:?}"))
+}
+
+#[test]
+fn it_starts_and_sees_the_gpu() {
+    let node = node("h100-80");
+    for (version, runtime) in VERSIONS.into_iter().zip([12090, 12090, 13050, 13050]) {
+        let line = ask(&node, version, &["info"]);
+        assert_eq!(
+            (number(&line, "runtime"), number(&line, "driver"), number(&line, "devices")),
+            (runtime, 13050, 1)
+        );
+        let total = (81_559 - 551) << 20;
+        assert_eq!((number(&line, "total"), number(&line, "properties")), (total, total), "{line}");
+        assert_eq!(
+            number(&line, "free"),
+            total - (500 << 20),
+            "its context, and that only once it needs one"
+        );
+        assert!(line.trim_end().ends_with("name=Simulated H100 80GB HBM3"), "{line}");
+    }
+}
+
+/// As on machines: the runtime of 12.9 works with a driver of 12.4, that of 13.5 says what it lacks.
+#[test]
+fn a_runtime_of_a_later_major_version_says_that_the_driver_is_too_old() {
+    let node = Node::install("h100-80-x1.toml");
+    ask(&node, "12.9", &["info", "work"]);
+    let output = node.command(program("13.5")).arg("info").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && said.contains("cudaErrorInsufficientDriver"), "{said}");
+}
+
+#[test]
+fn every_kind_of_memory_is_the_gpus_and_comes_back() {
+    let node = node("a100-40");
+    for version in VERSIONS {
+        let output = ask(&node, version, &["fill"]);
+        assert_eq!(output.lines().count(), 11, "{output}");
+        for line in output.lines() {
+            assert!(line.ends_with("error=cudaErrorMemoryAllocation"), "{version}: {line}");
+            assert_eq!(number(line, "before"), number(line, "after"), "{version}: {line}");
+            assert!(number(line, "full") < 64 << 20, "{version}: {line}");
+        }
+    }
+}
+
+#[test]
+fn code_copies_streams_and_shared_memory_work() {
+    let node = node("h100-80");
+    for version in VERSIONS {
+        let output = ask(&node, version, &["work", "share", "reset"]);
+        let lines: Vec<_> = output.lines().collect();
+        assert_eq!(
+            (number(lines[0], "shared"), number(lines[0], "constant")),
+            (4096, 4096),
+            "of kernels.ptx"
+        );
+        assert_eq!(number(lines[0], "cost"), 4 << 20, "2 MiB for its data and 2 MiB for its code");
+        assert_eq!(lines[1], "work done");
+        assert_eq!(
+            number(lines[2], "context"),
+            500 << 20,
+            "the other process has only its context: {output}"
+        );
+        assert_eq!(number(lines[3], "before"), number(lines[3], "after"), "{output}");
+    }
+}
+
+/// What `deviceQuery` says on such GPUs.
+#[test]
+fn properties_are_those_of_the_gpu() {
+    for (preset, expected) in [
+        (
+            "h100-80",
+            "major=9 minor=0 multiProcessorCount=132 sharedMemPerMultiprocessor=233472 sharedMemPerBlockOptin=232448 \
+             l2CacheSize=52428800 persistingL2CacheMaxSize=32768000 memoryBusWidth=5120 clusterLaunch=1 \
+             ClockRate=1980000 MemoryClockRate=2619000 MemSyncDomainCount=4",
+        ),
+        (
+            "a100-40",
+            "major=8 minor=0 multiProcessorCount=108 sharedMemPerMultiprocessor=167936 sharedMemPerBlockOptin=166912 \
+             l2CacheSize=41943040 persistingL2CacheMaxSize=31457280 memoryBusWidth=5120 clusterLaunch=0 \
+             ClockRate=1410000 MemoryClockRate=1215000 MemSyncDomainCount=1",
+        ),
+    ] {
+        let node = node(preset);
+        let of_both = "sharedMemPerBlock=49152 reservedSharedMemPerBlock=1024 regsPerBlock=65536 warpSize=32 \
+             maxThreadsPerMultiProcessor=2048 maxBlocksPerMultiProcessor=32 totalConstMem=65536 asyncEngineCount=3 \
+             maxTexture1D=131072 maxTexture3D[0]=16384 managedMemory=1 concurrentManagedAccess=1 cooperativeLaunch=1 \
+             memoryPoolsSupported=1 ECCEnabled=1 MaxGridDimX=2147483647 MaxBlockDimZ=64 TextureAlignment=512 \
+             accessPolicyMaxWindowSize=134213632 SingleToDoublePrecisionPerfRatio=2";
+        for version in VERSIONS {
+            let output = ask(&node, version, &["properties"]);
+            for line in expected.split_whitespace().chain(of_both.split_whitespace()) {
+                assert!(output.lines().any(|said| said == line), "{preset} {version}: not {line}:\n{output}");
+            }
+        }
+    }
+}
+
+/// The log of calls: by kind and name, how often and how often with memory.
+fn calls(root: &Path) -> BTreeMap<String, (u64, u64)> {
+    let text = run(Command::new(env!("CARGO_BIN_EXE_fgpu-sim")).args(["calls", "--root"]).arg(root));
+    let line = |line: &str| {
+        let words: Vec<_> = line.split(' ').collect();
+        (
+            words[..words.len() - 2].join(" "),
+            (words[words.len() - 2].parse().unwrap(), words[words.len() - 1].parse().unwrap()),
+        )
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn calls_are_counted_and_none_of_the_runtimes_is_missing() {
+    let node = node("h100-80");
+    let root = node.path("");
+    run(Command::new(env!("CARGO_BIN_EXE_fgpu-sim")).args(["calls", "--start", "--root"]).arg(&root));
+    for version in VERSIONS {
+        ask(&node, version, &["info", "properties", "fill", "work", "share", "reset"]);
+    }
+    let calls = calls(&root);
+    let missing: Vec<_> = calls.keys().filter(|name| name.starts_with("missing ")).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    // Each of four, and its other process in `share`.
+    assert!(matches!(calls["call SELF_TEST:1"], (8.., 0)), "{calls:?}");
+}
+
+/// A slot that nobody has described is named and refused, and so is a table.
+#[test]
+fn what_is_not_known_is_named() {
+    let node = node("h100-80");
+    let root = node.path("");
+    run(Command::new(env!("CARGO_BIN_EXE_fgpu-sim")).args(["calls", "--start", "--root"]).arg(&root));
+    let script = "import ctypes, sys\n\
+        cuda = ctypes.CDLL(sys.argv[1])\n\
+        table = ctypes.POINTER(ctypes.c_void_p)()\n\
+        id = bytes.fromhex('6bd5fb6c5bf4e74a8987d93912fd9df9')\n\
+        assert cuda.cuGetExportTable(ctypes.byref(table), id) == 0\n\
+        assert table[0] == 13 * 8\n\
+        assert ctypes.CFUNCTYPE(ctypes.c_int)(table[9])() == 801\n\
+        assert cuda.cuGetExportTable(ctypes.byref(table), bytes(16)) == 1\n\
+        assert cuda.cuGraphicsMapResources(0, 0, 0) == 801\n";
+    let library = node.path("usr/lib/x86_64-linux-gnu/libcuda.so.1");
+    run(Command::new("python3").args(["-c", script]).arg(library));
+    let calls = calls(&root);
+    assert_eq!(calls["missing CUDART_INTERFACE:9"], (1, 0));
+    assert_eq!(calls["missing cuGraphicsMapResources"], (1, 0));
+    assert_eq!(calls["unknown table:00000000000000000000000000000000"], (1, 0));
+}
