@@ -1,9 +1,11 @@
 //! PyTorch, by the cases of `pytorch.py`.
 
-use fgpu_lab::command::{Output, run};
+use std::fs;
+
+use fgpu_lab::command::run;
 use fgpu_lab::docker::{self, Run};
 use fgpu_lab::inside::Test;
-use fgpu_lab::node;
+use fgpu_lab::node::{self, FrontEnd};
 use fgpu_lab::outside::FRAMEWORKS;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -20,13 +22,15 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("pytorch::under_fgpu_run", under_fgpu_run),
 ];
 
-const PROGRAM: &str = include_str!("pytorch.py");
+/// Where the cases are. Processes that PyTorch spawns read it again.
+const PROGRAM: &str = "/tmp/pytorch.py";
 /// Millionths of a GPU.
 const SHARE: u64 = 250_000;
 
 /// A container with Python, the packages, and a quarter of a GPU.
 pub(crate) fn python() -> Run {
     docker::container("python")
+        .under(FrontEnd::Shim)
         .annotation("fgpu/fraction", "0.25")
         .options(["--shm-size=1g", "-e", "PYTHONPATH=/opt/site", "-e", "PYTHONDONTWRITEBYTECODE=1"])
         .options(["-v".to_owned(), format!("{FRAMEWORKS}/site:/opt/site:ro")])
@@ -36,11 +40,19 @@ fn total() -> String {
     node::gpus()[0].share(SHARE).to_string()
 }
 
-fn case(name: &str, options: &[&str]) -> Output {
-    let output =
-        python().options(options.iter().copied()).command(["python3", "-c", PROGRAM, name, &total()]).run();
+fn write_program() {
+    fs::write(PROGRAM, include_str!("pytorch.py")).expect("/tmp can be written");
+}
+
+fn case(name: &str, options: &[&str]) {
+    write_program();
+    let program = format!("{PROGRAM}:{PROGRAM}:ro");
+    let output = python()
+        .options(["-v", &program])
+        .options(options.iter().copied())
+        .command(["python3", PROGRAM, name, &total()])
+        .run();
     assert!(output.ok().ends_with("passed"), "{}", output.story());
-    output
 }
 
 fn it_sees_its_share() {
@@ -84,6 +96,7 @@ fn nccl() {
 }
 
 fn under_fgpu_run() {
+    write_program();
     // The simulated driver's nodes are in a folder of their own.
     let nodes = "mkdir -p /run/nvidia-sim && mount -t overlay -o lowerdir=/opt/fgpu-sim/dev:/dev overlay /dev && exec \"$@\"";
     let output = run([
@@ -101,7 +114,6 @@ fn under_fgpu_run() {
         "env",
         &format!("PYTHONPATH={FRAMEWORKS}/site"),
         "python3",
-        "-c",
         PROGRAM,
         "limit",
         &total(),

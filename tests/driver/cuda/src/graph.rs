@@ -307,6 +307,38 @@ unsafe fn end_capture(stream: Handle, out: *mut Handle) -> Answer {
     unsafe { put(out, graph) }
 }
 
+/// What `cuStreamGetCaptureInfo` tells. The nodes that the next one would come after are left out.
+struct CaptureInfo {
+    /// `CUstreamCaptureStatus`.
+    status: *mut i32,
+    id: *mut u64,
+    graph: *mut Handle,
+    after: *mut usize,
+    count: *mut usize,
+}
+
+unsafe fn capture_info(stream: Handle, out: &CaptureInfo) -> Answer {
+    let objects = Driver::get()?.objects();
+    let stream = objects.streams.get(&stream).ok_or(Failure::INVALID_HANDLE)?;
+    let status = match stream.capture {
+        None => 0,
+        Some(_) if stream.is_broken => 2,
+        Some(_) => 1,
+    };
+    // SAFETY: handed on from the caller.
+    unsafe {
+        put(out.status, status)?;
+        if status == 1 {
+            let graph = stream.capture.unwrap_or(0);
+            put_if_asked(out.id, graph as u64);
+            put_if_asked(out.graph, graph);
+            put_if_asked(out.after, 0);
+            put_if_asked(out.count, 0);
+        }
+    }
+    Ok(())
+}
+
 fn capture_of(objects: &Objects, stream: Handle) -> Option<Handle> {
     objects.streams.get(&stream)?.capture
 }
@@ -341,6 +373,10 @@ pub(crate) fn captured_kernel(current: &Current, stream: Handle, nanoseconds: u6
 }
 
 type Out = *mut Handle;
+type Id = *mut u64;
+type Count = *mut usize;
+
+const NONE: Count = core::ptr::null_mut();
 
 api! {
     cuGraphCreate(out: Out, _flags: u32) => put(out, create(&mut Driver::get()?.objects()));
@@ -386,4 +422,24 @@ api! {
     cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: i32) => begin_capture(stream, mode);
     cuStreamEndCapture(stream: Handle, out: Out) => end_capture(stream, out);
     cuStreamEndCapture_ptsz(stream: Handle, out: Out) => end_capture(stream, out);
+    cuStreamGetCaptureInfo(stream: Handle, status: *mut i32, id: Id) =>
+        capture_info(stream, &CaptureInfo { status, id, graph: NONE.cast(), after: NONE, count: NONE });
+    cuStreamGetCaptureInfo_ptsz(stream: Handle, status: *mut i32, id: Id) =>
+        capture_info(stream, &CaptureInfo { status, id, graph: NONE.cast(), after: NONE, count: NONE });
+    cuStreamGetCaptureInfo_v2(stream: Handle, status: *mut i32, id: Id, graph: Out, after: Count, count: Count) =>
+        capture_info(stream, &CaptureInfo { status, id, graph, after, count });
+    cuStreamGetCaptureInfo_v2_ptsz(stream: Handle, status: *mut i32, id: Id, graph: Out, after: Count, count: Count) =>
+        capture_info(stream, &CaptureInfo { status, id, graph, after, count });
+    cuStreamGetCaptureInfo_v3(
+        stream: Handle, status: *mut i32, id: Id, graph: Out, after: Count, edges: Count, count: Count,
+    ) => {
+        put_if_asked(edges, 0);
+        capture_info(stream, &CaptureInfo { status, id, graph, after, count })
+    };
+    cuStreamGetCaptureInfo_v3_ptsz(
+        stream: Handle, status: *mut i32, id: Id, graph: Out, after: Count, edges: Count, count: Count,
+    ) => {
+        put_if_asked(edges, 0);
+        capture_info(stream, &CaptureInfo { status, id, graph, after, count })
+    };
 }
