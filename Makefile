@@ -8,6 +8,7 @@
 # make lint, make unit, make packages package-tests, make lab LAB=FILTER: the parts of make test
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
+# make frameworks   PyTorch and the tools that show GPUs, over the simulated driver (root; downloads 3.1 GB)
 # make bench    measurements for BENCHMARKS.md (root)
 # make replay   TRACE=FOLDER: a public trace through our placement, against the published rate (tests/replay/README.md)
 # make gpu-kit  what tests/gpu/run needs on a machine with a GPU, in .lab/gpu-kit
@@ -43,7 +44,7 @@ STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
 # static. Needs cargo-zigbuild; empty: this machine's.
 GLIBC   ?=
 # What is shipped is what is tested and measured.
-packages reproduce package-tests upgrade-test lab bench test: export GLIBC = 2.28
+packages reproduce package-tests upgrade-test lab frameworks bench test: export GLIBC = 2.28
 # In a folder of its own: cargo does not tell the static programs' dependencies from these and would build each anew in turns.
 DYNAMIC := target/dynamic$(GLIBC)
 BUILD_FGPU := $(if $(GLIBC),zigbuild --target $(HOST).$(GLIBC),build --target $(HOST)) --target-dir $(DYNAMIC)
@@ -54,7 +55,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab test demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -161,6 +162,11 @@ lab:
 	$(MAKE) lab-tree
 	ls $(PACKAGES)/*.deb >/dev/null 2>&1 || $(MAKE) packages
 	$(CARGO) test --locked -p fgpu-lab --test lab -- $(LAB)
+
+frameworks:
+	$(PREPARE) frameworks
+	$(MAKE) lab-tree
+	$(CARGO) test --locked -p fgpu-lab --test frameworks -- $(LAB)
 
 # What is built here is built once.
 test: export CARGO_INCREMENTAL = 0

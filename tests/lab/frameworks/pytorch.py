@@ -56,6 +56,30 @@ def limit():
     torch.cuda.synchronize()
 
 
+def context():
+    """The context of a process is as large as the node says, and counts."""
+    torch.cuda.init()
+    free, _ = torch.cuda.mem_get_info()
+    assert TOTAL - free >= 256 * MIB, (TOTAL, free)
+    blocks, _ = fill()
+    within(len(blocks) * 64 * MIB, free)
+
+
+def two():
+    assert torch.cuda.device_count() == 2
+    for device in ("cuda:0", "cuda:1"):
+        with torch.cuda.device(device):
+            assert torch.cuda.mem_get_info()[1] == TOTAL
+            blocks, _ = fill()
+            within(len(blocks) * 64 * MIB, TOTAL)
+    try:
+        torch.empty(1, device="cuda:2")
+    except RuntimeError as error:
+        assert "invalid device ordinal" in str(error), error
+    else:
+        raise AssertionError("a third GPU")
+
+
 def fraction():
     torch.cuda.set_per_process_memory_fraction(0.5)
     blocks, _ = fill()

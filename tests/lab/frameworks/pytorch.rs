@@ -19,6 +19,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("pytorch::two_processes_have_one_share", two_processes_have_one_share),
     Test::once("pytorch::graphs_and_their_pools", graphs_and_their_pools),
     Test::once("pytorch::nccl", nccl),
+    Test::once("pytorch::a_context_counts", a_context_counts),
+    Test::once("pytorch::two_gpus", two_gpus),
     Test::once("pytorch::under_fgpu_run", under_fgpu_run),
 ];
 
@@ -93,6 +95,15 @@ fn graphs_and_their_pools() {
 
 fn nccl() {
     case("nccl", &[]);
+}
+
+fn a_context_counts() {
+    let _node = node::simulated("h100-80-x2-context.toml");
+    case("context", &[]);
+}
+
+fn two_gpus() {
+    case("two", &["--annotation", "fgpu/count=2"]);
 }
 
 fn under_fgpu_run() {

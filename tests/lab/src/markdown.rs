@@ -20,6 +20,7 @@ pub const PAGES: &[Page] = pages![
     "docs/dev-containers.md"
     "docs/pytorch.md"
     "docs/vllm.md"
+    "docs/frameworks.md"
     "docs/run-volume.md"
     "SECURITY.md"
     "docs/json.md"
