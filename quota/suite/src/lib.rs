@@ -27,8 +27,8 @@ use fgpu_wire::ledger::{self, Usage};
 use fgpu_wire::limits::{self, COMPUTE_CAP, GpuLimit};
 use fgpu_wire::turns;
 
-pub use nvidia::{cudart, libc, nvidia_ml_py, nvidia_smi};
-pub use simulated::versions;
+pub use nvidia::{cudart, cudart_program, libc, nvidia_ml_py, nvidia_smi};
+pub use simulated::{Calls, versions};
 
 /// The nonce of all test grants.
 pub const NONCE: [u8; 16] = [0x5a; 16];
