@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use fgpu_quota_names::{Class, class_of};
 use fgpu_quota_suite::{Container, cudart_program, gpu, run};
 
-const VERSIONS: [&str; 4] = ["12.9", "12.9-static", "13.5", "13.5-static"];
+const VERSIONS: [&str; 6] =
+    ["12.9", "12.9-static", "12.9-per-thread", "13.5", "13.5-static", "13.5-per-thread"];
 const MIB: u64 = 1 << 20;
 /// Of the grant, and what a context takes.
 const LIMIT: u64 = 2048 * MIB;

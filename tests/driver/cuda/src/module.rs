@@ -145,7 +145,7 @@ impl Module {
 }
 
 /// A module needs a context, a library does not.
-unsafe fn load_module(out: *mut Handle, image: *const u8) -> Answer {
+pub(crate) unsafe fn load_module(out: *mut Handle, image: *const u8) -> Answer {
     Current::get()?;
     // SAFETY: handed on from the caller.
     unsafe { load(out, image, false) }
@@ -162,7 +162,7 @@ unsafe fn load_file(out: *mut Handle, path: *const c_char, is_library: bool) -> 
     unsafe { load(out, image.as_ptr(), is_library) }
 }
 
-fn unload(handle: Handle) -> Answer {
+pub(crate) fn unload(handle: Handle) -> Answer {
     let driver = Driver::get()?;
     let mut objects = driver.objects();
     let module = objects.modules.remove(&handle).ok_or(Failure::INVALID_HANDLE)?;
