@@ -3,7 +3,8 @@
 //! The libraries under test are built in release mode, as they are shipped. The real ones behind them are
 //!
 //! - stand-ins in C (`c/stand-in-*.c`), for whatever is about the limit and the ledger themselves;
-//! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code and the matrix of all allocations;
+//! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code, the matrix of all allocations, and programs on
+//!   NVIDIA's runtime library;
 //! - NVIDIA's own, without a GPU, for which functions are given out.
 //!
 //! The programs that use them are in C too (`c/*.c`), since it is C programs that load libcuda. The paths below

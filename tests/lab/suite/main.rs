@@ -13,6 +13,7 @@ mod capacity;
 mod compute;
 mod containerd;
 mod crowd;
+mod cudart;
 mod devices;
 mod docs;
 mod doctor;
@@ -58,6 +59,7 @@ fn tests() -> Vec<Test> {
         volumes::TESTS,
         compute::TESTS,
         limit::TESTS,
+        cudart::TESTS,
         roads::TESTS,
         capacity::TESTS,
         malformed::TESTS,
