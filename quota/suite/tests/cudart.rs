@@ -74,11 +74,14 @@ fn every_kind_of_memory_ends_at_the_limit_and_comes_back() {
 }
 
 #[test]
-fn code_counts_for_what_it_takes() {
+fn code_and_heaps_count_for_what_they_take() {
     let container = container();
     for version in VERSIONS {
         let output = ask(&container, version, &["work"]);
-        assert_eq!(number(output.lines().next().unwrap_or_default(), "cost"), 4 * MIB, "{version}: {output}");
+        let line = |begin| output.lines().find(|line| line.starts_with(begin)).unwrap_or_default();
+        assert_eq!(number(line("code "), "cost"), 4 * MIB, "{version}: {output}");
+        let limits = line("limits ");
+        assert_eq!((number(limits, "cost"), number(limits, "left")), (64 * MIB, 0), "{version}: {output}");
     }
 }
 
