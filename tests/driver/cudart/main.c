@@ -1,6 +1,7 @@
 // A program on NVIDIA's runtime library (libcudart), as those that nvcc makes: it uses each of its calls that takes memory.
 //
 //   cudart COMMAND…   0, 1, …     cudaSetDevice: what follows is about that GPU
+//                     until FILE  waits for a file
 //                     info        versions, name, and what is free of how much
 //                     properties  what cudaGetDeviceProperties says, KEY=VALUE a line
 //                     fill        every kind of memory up to the limit, and life after it (fill.c)
@@ -11,6 +12,7 @@
 // It ends with status 1 and a line that says where if anything is not as CUDA's documentation says.
 #include "cudart.h"
 #include <string.h>
+#include <unistd.h>
 
 size_t free_now(void) {
     size_t free, total;
@@ -70,6 +72,7 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "shared")) return shared();
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] >= '0' && argv[i][0] <= '9') OK(cudaSetDevice(atoi(argv[i])));
+        else if (!strcmp(argv[i], "until") && ++i < argc) while (access(argv[i], F_OK)) usleep(1000);
         else if (!strcmp(argv[i], "info")) info();
         else if (!strcmp(argv[i], "properties")) properties();
         else if (!strcmp(argv[i], "fill")) fill();

@@ -144,14 +144,17 @@ fn processes_share_what_is_granted() {
         .annotation("fgpu/device", "0")
         .command(["sleep", "1000"])
         .start();
-    let script = "for i in 1 2 3 4; do \
-        for version in 12.9 13.5-static; do /opt/programs/cudart-$version fill work & done; done; wait";
+    // All have a context before the first one fills.
+    let script = "for i in 1 2 3 4; do for version in 12.9 13.5-static; do \
+            /opt/programs/cudart-$version info until /tmp/go fill info >>/tmp/out & \
+        done; done; \
+        until [ \"$(grep -c ^info /tmp/out)\" = 8 ]; do sleep 0.05; done; touch /tmp/go; wait; cat /tmp/out";
     let output = container.exec(["sh", "-c", script]);
     let text = output.ok();
-    assert_eq!(text.lines().filter(|line| *line == "work done").count(), 8, "{text}");
     let ends = text.lines().filter(|line| line.starts_with("fill "));
     assert!(ends.clone().all(|line| line.ends_with("error=cudaErrorMemoryAllocation")), "{text}");
     assert_eq!(ends.count(), 8 * 11, "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("info ")).count(), 16, "each runs on: {text}");
     let after = container.exec([program("12.9"), "info".to_owned()]);
     assert_eq!(number(after.ok(), "free"), (16 << 30) - CONTEXT, "nothing of theirs is left");
 }
