@@ -391,7 +391,9 @@ fn resetted(device: Device, call: impl FnOnce() -> Result) -> Result {
     if result == SUCCESS {
         let stays = is_active(device);
         compute::ended(process, context);
-        give_back(process, |entry| entry.owner == context && !(stays && entry.key == context));
+        // Code that was loaded late has the name of its context, and goes.
+        let is_it = |entry: &Entry| entry.kind == Kind::Context && entry.key == context;
+        give_back(process, |entry| entry.owner == context && !(stays && is_it(entry)));
     }
     result
 }

@@ -43,6 +43,8 @@
 //! - What a driver gave back of its own accord in *another* process's pool counts there until that process
 //!   synchronises, allocates or frees.
 //! - SM time of copies and other work than kernels.
+//! - What a runtime library of CUDA 11 loads when a program starts: code and its variables, by a private function of the driver
+//!   (`cuGetExportTable`). Those of CUDA 12 and 13 load by the public ones.
 //! - A launch is not refused for code that it turns out to load; the next allocation is.
 //!
 //! # What has to be measured on a GPU

@@ -3,7 +3,8 @@
 //! The libraries under test are built in release mode, as they are shipped. The real ones behind them are
 //!
 //! - stand-ins in C (`c/stand-in-*.c`), for whatever is about the limit and the ledger themselves;
-//! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code and the matrix of all allocations;
+//! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code, the matrix of all allocations, and programs on
+//!   NVIDIA's runtime library;
 //! - NVIDIA's own, without a GPU, for which functions are given out.
 //!
 //! The programs that use them are in C too (`c/*.c`), since it is C programs that load libcuda. The paths below
@@ -27,8 +28,8 @@ use fgpu_wire::ledger::{self, Usage};
 use fgpu_wire::limits::{self, COMPUTE_CAP, GpuLimit};
 use fgpu_wire::turns;
 
-pub use nvidia::{cudart, libc, nvidia_ml_py, nvidia_smi};
-pub use simulated::versions;
+pub use nvidia::{cudart, cudart_program, libc, nvidia_ml_py, nvidia_smi};
+pub use simulated::{Calls, versions};
 
 /// The nonce of all test grants.
 pub const NONCE: [u8; 16] = [0x5a; 16];

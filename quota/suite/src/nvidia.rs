@@ -1,9 +1,9 @@
 //! NVIDIA's own files, fetched from where they are packaged: Debian's archive and PyPI. Kept between runs.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{env, fs};
 
 use crate::{Container, run, target_dir};
 
@@ -44,28 +44,25 @@ pub fn libc(suite: &str) -> PathBuf {
     debian(suite, "libc")
 }
 
-/// NVIDIA's runtime library out of a package of PyPI, named with its version.
-pub fn cudart(package: &str) -> PathBuf {
-    let folder = kept(package);
-    let find = || {
-        let mut folders = vec![folder.clone()];
-        while let Some(path) = folders.pop() {
-            for entry in fs::read_dir(path).expect("ours").flatten() {
-                let name = entry.file_name().into_string().unwrap_or_default();
-                if entry.path().is_dir() {
-                    folders.push(entry.path());
-                } else if name.starts_with("libcudart.so.") {
-                    return Some(entry.path());
-                }
-            }
-        }
-        None
-    };
-    find().unwrap_or_else(|| {
-        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
-        run(Command::new("python3").args(install).arg(&folder).arg(package));
-        find().unwrap_or_else(|| panic!("{package} has no libcudart"))
+/// What NVIDIA's runtime library of both versions is in (`tests/driver/cudart/make`): the programs on it, and the library.
+fn runtime() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = env::var_os("FGPU_LAB").map_or_else(|| top.join(".lab"), PathBuf::from).join("cudart");
+        run(Command::new(top.join("tests/driver/cudart/make")).arg(&folder));
+        folder.join("programs").canonicalize().expect("made")
     })
+}
+
+/// NVIDIA's runtime library of that major version.
+pub fn cudart(version: &str) -> PathBuf {
+    runtime().join(format!("libcudart.so.{version}"))
+}
+
+/// A program that uses every call of NVIDIA's runtime library that takes memory: `12.9`, `13.5`, or either with `-static`.
+pub fn cudart_program(version: &str) -> PathBuf {
+    runtime().join(format!("cudart-{version}"))
 }
 
 impl Container {

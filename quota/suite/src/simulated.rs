@@ -40,7 +40,41 @@ pub fn versions() -> String {
     read("cuda/versions.txt") + &read("cuda/newer/versions.txt")
 }
 
+/// What the log of the simulated driver says of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calls {
+    /// `call`, `missing` (it is not simulated) or `unknown` (there is nothing of that name).
+    pub kind: String,
+    /// The function, or `TABLE:SLOT` of a private table.
+    pub name: String,
+    /// How often it was called.
+    pub count: u64,
+    /// How often that took device memory.
+    pub charges: u64,
+}
+
 impl Container {
+    /// Has the simulated driver count what is called.
+    pub fn count_calls(&self) {
+        run(Command::new(built().join("fgpu-sim"))
+            .args(["calls", "--start", "--root"])
+            .arg(self.path("fgpu")));
+    }
+
+    /// What was called since.
+    pub fn calls(&self) -> Vec<Calls> {
+        let text =
+            run(Command::new(built().join("fgpu-sim")).args(["calls", "--root"]).arg(self.path("fgpu")));
+        let number = |word: Option<&str>| word.and_then(|word| word.parse().ok()).expect("a number");
+        let line = |line: &str| {
+            let mut words = line.rsplitn(3, ' ');
+            let (charges, count) = (number(words.next()), number(words.next()));
+            let (kind, name) = words.next().and_then(|rest| rest.split_once(' ')).expect("kind and name");
+            Calls { kind: kind.into(), name: name.into(), count, charges }
+        };
+        text.lines().map(line).collect()
+    }
+
     /// A container on a node whose GPUs' contexts take so many bytes each, and are said to. Needs root: the node has
     /// device nodes.
     pub fn simulated(gpus: &[GpuLimit], context: u64) -> Self {

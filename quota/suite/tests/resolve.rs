@@ -37,9 +37,7 @@ fn every_name_of_every_version_is_ours_or_the_real_ones() {
 #[test]
 fn nvidias_runtime_gets_ours_or_the_real_ones() {
     const NO_DEVICE: &str = "100 100";
-    for (package, version, least) in
-        [("nvidia-cuda-runtime-cu12==12.9.79", "12090", 400), ("nvidia-cuda-runtime==13.5.37", "13050", 450)]
-    {
+    for (package, version, least) in [("12", "12090", 400), ("13", "13050", 450)] {
         let container = Container::spied("trixie");
         let program = container.program("cudart", &[], &[]);
         let mut command = container.spied_command(&program);

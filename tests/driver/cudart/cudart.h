@@ -20,6 +20,7 @@ static inline void ok(cudaError_t error, const char *call, const char *file, int
 
 #define MIB ((size_t)1 << 20)
 
+int device(void);
 size_t free_now(void);
 void fill(void);
 void share(const char *program);

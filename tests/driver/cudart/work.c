@@ -35,7 +35,7 @@ __attribute__((destructor)) static void end(void) { __cudaUnregisterFatBinary(ha
 
 static void code(void) {
     struct cudaFuncAttributes of;
-    int blocks, block, grid;
+    int blocks;
     size_t size, before = free_now();
     void *address;
     OK(cudaGetSymbolAddress(&address, table));
@@ -61,7 +61,6 @@ static void code(void) {
     OK(cudaDeviceSynchronize());
     OK(cudaGetLastError());
     OK(cudaFree(to));
-    (void)block, (void)grid;
     printf(" cost=%zu\n", before - free_now());
 }
 
@@ -133,7 +132,7 @@ static void copies(void) {
     OK(cudaStreamSynchronize(stream));
     IS(to[0] == 6 && to[4] == 4 && to[8191] == 4);
     OK(cudaPointerGetAttributes(&is, one + 100));
-    IS(is.type == cudaMemoryTypeDevice && is.device == 0);
+    IS(is.type == cudaMemoryTypeDevice && is.device == device());
     OK(cudaPointerGetAttributes(&is, from));
     IS(is.type == cudaMemoryTypeUnregistered);
     OK(cudaFree(one));
@@ -144,7 +143,18 @@ static void copies(void) {
     OK(cudaDeviceSynchronize());
 }
 
+// What kernels may have beyond their arguments.
+static void limits(void) {
+    size_t heap, before = free_now();
+    OK(cudaDeviceGetLimit(&heap, cudaLimitMallocHeapSize));
+    OK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, heap + 64 * MIB));
+    size_t more = free_now();
+    OK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, heap));
+    printf("limits heap=%zu cost=%zu left=%zu\n", heap, before - more, before - free_now());
+}
+
 void work(void) {
+    limits();
     code();
     streams();
     copies();

@@ -12,6 +12,7 @@ mod capacity;
 mod compute;
 mod containerd;
 mod crowd;
+mod cudart;
 mod devices;
 mod docs;
 mod doctor;
@@ -57,6 +58,7 @@ fn tests() -> Vec<Test> {
         volumes::TESTS,
         compute::TESTS,
         limit::TESTS,
+        cudart::TESTS,
         roads::TESTS,
         capacity::TESTS,
         malformed::TESTS,

@@ -32,6 +32,9 @@ pub(crate) struct Module {
     names: Option<Names>,
     /// Addresses of its variables, once somebody has asked.
     places: BTreeMap<CString, Address>,
+    /// What `early` and `late` are before it is loaded.
+    sizes: (u64, u64),
+    is_library: bool,
 }
 
 /// How an image begins that takes memory.
@@ -50,11 +53,18 @@ unsafe fn sizes(image: *const u8) -> (usize, usize) {
     unsafe { (numbers.read_unaligned() as usize, numbers.add(1).read_unaligned() as usize) }
 }
 
-/// Unloads what was loaded in a context.
+/// Unloads what was loaded in a context. A library is of no context: it can be loaded into the next one.
 pub(crate) fn unload_all_of(driver: &Driver, objects: &mut Objects, context: Handle) {
-    for (_, module) in objects.modules.extract_if(.., |_, module| module.context == context) {
+    objects.modules.retain(|_, module| {
+        if module.context != context {
+            return true;
+        }
         driver.account.refund(module.number, module.charged);
-    }
+        (module.charged, module.context) = (0, 0);
+        (module.early, module.late) = module.sizes;
+        module.places.clear();
+        module.is_library
+    });
 }
 
 /// Loads what is left of a module.
@@ -92,7 +102,7 @@ unsafe fn examine(image: *const u8, capability: u32) -> (u64, u64, Option<Names>
 }
 
 /// Without a context it is loaded nowhere yet: into the first one that needs something of it.
-unsafe fn load(out: *mut Handle, image: *const u8) -> Answer {
+unsafe fn load(out: *mut Handle, image: *const u8, is_library: bool) -> Answer {
     let driver = Driver::get()?;
     // SAFETY: handed on from the caller.
     unsafe { get(image) }?;
@@ -101,8 +111,17 @@ unsafe fn load(out: *mut Handle, image: *const u8) -> Answer {
     let capability = gpu.capability_major * 10 + gpu.capability_minor;
     // SAFETY: handed on from the caller.
     let (size, late, names) = unsafe { examine(image, capability) };
-    let mut module =
-        Module { charged: 0, early: size, late, context: 0, number: 0, names, places: BTreeMap::new() };
+    let mut module = Module {
+        charged: 0,
+        early: size,
+        late,
+        context: 0,
+        number: 0,
+        names,
+        places: BTreeMap::new(),
+        sizes: (size, late),
+        is_library,
+    };
     if let Some(current) = current {
         module.move_in(&current)?;
     }
@@ -126,13 +145,13 @@ impl Module {
 }
 
 /// A module needs a context, a library does not.
-unsafe fn load_module(out: *mut Handle, image: *const u8) -> Answer {
+pub(crate) unsafe fn load_module(out: *mut Handle, image: *const u8) -> Answer {
     Current::get()?;
     // SAFETY: handed on from the caller.
-    unsafe { load(out, image) }
+    unsafe { load(out, image, false) }
 }
 
-unsafe fn load_file(out: *mut Handle, path: *const c_char) -> Answer {
+unsafe fn load_file(out: *mut Handle, path: *const c_char, is_library: bool) -> Answer {
     // SAFETY: handed on from the caller: null or NUL-terminated.
     let path = unsafe { get(path).map(|_| CStr::from_ptr(path)) }?;
     // What cannot be read, or is too short for a size, is taken for an image of which nothing is known.
@@ -140,10 +159,10 @@ unsafe fn load_file(out: *mut Handle, path: *const c_char) -> Answer {
         sys::read_file(path).ok().filter(|image| image.len() >= 24).unwrap_or_else(|| alloc::vec![0; 24]);
     image.push(0);
     // SAFETY: long enough for all that is read of it.
-    unsafe { load(out, image.as_ptr()) }
+    unsafe { load(out, image.as_ptr(), is_library) }
 }
 
-fn unload(handle: Handle) -> Answer {
+pub(crate) fn unload(handle: Handle) -> Answer {
     let driver = Driver::get()?;
     let mut objects = driver.objects();
     let module = objects.modules.remove(&handle).ok_or(Failure::INVALID_HANDLE)?;
@@ -271,7 +290,7 @@ unsafe fn available(out: *mut usize, function: Handle, blocks: i32) -> Answer {
 }
 
 api! {
-    cuModuleLoad(out: *mut Handle, path: *const c_char) => load_file(out, path);
+    cuModuleLoad(out: *mut Handle, path: *const c_char) => load_file(out, path, false);
     cuModuleLoadData(out: *mut Handle, image: *const u8) => load_module(out, image);
     cuModuleLoadDataEx(out: *mut Handle, image: *const u8, _count: u32, _options: usize, _values: usize) =>
         load_module(out, image);
@@ -285,11 +304,11 @@ api! {
     cuLibraryLoadData(
         out: *mut Handle, image: *const u8, _jit: usize, _jit_values: usize, _jit_count: u32, _options: usize,
         _values: usize, _count: u32,
-    ) => load(out, image);
+    ) => load(out, image, true);
     cuLibraryLoadFromFile(
         out: *mut Handle, path: *const c_char, _jit: usize, _jit_values: usize, _jit_count: u32, _options: usize,
         _values: usize, _count: u32,
-    ) => load_file(out, path);
+    ) => load_file(out, path, true);
     cuLibraryUnload(library: Handle) => unload(library);
     cuLibraryGetKernel(out: *mut Handle, library: Handle, called: *const c_char) => function(out, library, called);
     cuLibraryGetModule(out: *mut Handle, library: Handle) => put(out, library);

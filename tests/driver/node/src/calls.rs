@@ -37,7 +37,7 @@ pub enum Kind {
 /// A function.
 #[repr(C)]
 pub struct Entry {
-    name: [u8; 44],
+    name: [u8; 76],
     /// [`Kind`]; 0 until the name is there.
     kind: AtomicU32,
     /// Calls.
@@ -46,7 +46,7 @@ pub struct Entry {
     pub charges: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64);
+const _: () = assert!(size_of::<Entry>() == 96);
 
 impl Entry {
     /// Its name, and what its calls were; `None` while it is being written.
@@ -107,7 +107,7 @@ impl Calls {
     pub fn take(&self, name: &str, kind: Kind) -> Option<&'static Entry> {
         let index = self.word(1).fetch_add(1, Ordering::AcqRel) as usize;
         let entry = self.entry(index)?;
-        let length = name.len().min(44);
+        let length = name.len().min(76);
         // SAFETY: the number was given to nobody else, so nobody reads or writes the name until the kind is there.
         unsafe {
             core::ptr::copy_nonoverlapping(name.as_ptr(), entry.cast(), length);

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 
 use crate::fixture::{Node, run, workspace};
 
-const VERSIONS: [&str; 4] = ["12.9", "12.9-static", "13.5", "13.5-static"];
+const VERSIONS: [&str; 6] =
+    ["12.9", "12.9-static", "12.9-per-thread", "13.5", "13.5-static", "13.5-per-thread"];
 
 fn program(version: &str) -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
@@ -40,7 +41,7 @@ fn number(line: &str, key: &str) -> u64 {
 #[test]
 fn it_starts_and_sees_the_gpu() {
     let node = node("h100-80");
-    for (version, runtime) in VERSIONS.into_iter().zip([12090, 12090, 13050, 13050]) {
+    for (version, runtime) in VERSIONS.into_iter().zip([12090, 12090, 12090, 13050, 13050, 13050]) {
         let line = ask(&node, version, &["info"]);
         assert_eq!(
             (number(&line, "runtime"), number(&line, "driver"), number(&line, "devices")),
@@ -72,8 +73,9 @@ fn every_kind_of_memory_is_the_gpus_and_comes_back() {
     let node = node("a100-40");
     for version in VERSIONS {
         let output = ask(&node, version, &["fill"]);
-        assert_eq!(output.lines().count(), 11, "{output}");
-        for line in output.lines() {
+        assert!(output.starts_with("pinned cost=0\n"), "{output}");
+        assert_eq!(output.lines().count(), 12, "{output}");
+        for line in output.lines().skip(1) {
             assert!(line.ends_with("error=cudaErrorMemoryAllocation"), "{version}: {line}");
             assert_eq!(number(line, "before"), number(line, "after"), "{version}: {line}");
             assert!(number(line, "full") < 64 << 20, "{version}: {line}");
@@ -86,7 +88,7 @@ fn code_copies_streams_and_shared_memory_work() {
     let node = node("h100-80");
     for version in VERSIONS {
         let output = ask(&node, version, &["work", "share", "reset"]);
-        let lines: Vec<_> = output.lines().collect();
+        let lines: Vec<_> = output.lines().filter(|line| !line.starts_with("limits ")).collect();
         assert_eq!(
             (number(lines[0], "shared"), number(lines[0], "constant")),
             (4096, 4096),
@@ -159,8 +161,8 @@ fn calls_are_counted_and_none_of_the_runtimes_is_missing() {
     let calls = calls(&root);
     let missing: Vec<_> = calls.keys().filter(|name| name.starts_with("missing ")).collect();
     assert!(missing.is_empty(), "{missing:?}");
-    // Each of four, and its other process in `share`.
-    assert!(matches!(calls["call SELF_TEST:1"], (8.., 0)), "{calls:?}");
+    // Each of six, and its other process in `share`.
+    assert!(matches!(calls["call SELF_TEST:1"], (12.., 0)), "{calls:?}");
 }
 
 /// A slot that nobody has described is named and refused, and so is a table.
