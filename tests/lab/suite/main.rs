@@ -10,6 +10,7 @@ use libtest_mimic::{Arguments, Trial};
 mod as_before;
 mod baseline;
 mod capacity;
+mod cdi;
 mod compute;
 mod containerd;
 mod crowd;
@@ -62,6 +63,7 @@ fn tests() -> Vec<Test> {
         capacity::TESTS,
         malformed::TESTS,
         mig::TESTS,
+        cdi::TESTS,
         same::TESTS,
         as_before::TESTS,
         words::TESTS,
