@@ -161,6 +161,8 @@ lab-tree: simulated
 lab:
 	$(PREPARE) lab
 	$(MAKE) lab-tree
+	tests/lab/nvidia-ctk
+	install -m 0755 .lab/nvidia-ctk .lab/sim
 	ls $(PACKAGES)/*.deb >/dev/null 2>&1 || $(MAKE) packages
 	$(CARGO) test --locked -p fgpu-lab --test lab -- $(LAB)
 

@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use fgpu_spec::shown;
 use rustix::fs::{FlockOperation, flock, major, minor};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -33,8 +34,10 @@ pub(crate) const PATIENCE: Patience =
 /// Who holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
-    /// Its pid, in our pid namespace.
+    /// Its pid, in our pid namespace; 0 or less for one of another.
     pub pid: i32,
+    /// When it started, in clock ticks since boot: another process of that pid has another number.
+    pub start: Option<u64>,
     /// Its name, `/proc/<pid>/comm`.
     pub name: String,
     /// Its state, as `/proc/<pid>/stat` has it: `T` is stopped, `D` waits for a device.
@@ -43,6 +46,9 @@ pub struct Holding {
 
 impl fmt::Display for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pid <= 0 {
+            return write!(f, "a process of another PID namespace");
+        }
         write!(f, "{} (process {}", self.name, self.pid)?;
         match self.state {
             Some('T' | 't') => write!(f, ", which is stopped)"),
@@ -52,7 +58,7 @@ impl fmt::Display for Holding {
     }
 }
 
-/// Who holds an exclusive lock (flock(2)) on a file. `None`: nobody, or a process of another pid namespace.
+/// Who holds an exclusive lock (flock(2)) on a file. `None`: nobody, or it cannot be seen.
 pub fn holder(host: &Host, path: &Path) -> Option<Holding> {
     let stat = rustix::fs::stat(path).ok()?;
     let locks = fs::read_to_string(host.proc.join("locks")).ok()?;
@@ -65,13 +71,18 @@ pub fn holder(host: &Host, path: &Path) -> Option<Holding> {
             _ => None,
         }
     };
-    let pid: i32 = locks.lines().find_map(holds).filter(|pid| *pid > 0)?;
-    let of = host.proc.join(pid.to_string());
-    let name = fs::read_to_string(of.join("comm")).ok()?.trim().to_owned();
-    let stat = fs::read_to_string(of.join("stat")).unwrap_or_default();
-    // The name in parentheses may have any characters.
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    Some(Holding { pid, name, state })
+    let pid: i32 = locks.lines().find_map(holds)?;
+    if pid <= 0 {
+        return Some(Holding { pid, name: String::new(), state: None, start: None });
+    }
+    let text = |file: &str| fs::read(host.proc.join(pid.to_string()).join(file)).ok();
+    // A name may have any bytes, parentheses among them.
+    let name = shown(String::from_utf8_lossy(&text("comm")?).trim_end());
+    let stat = text("stat").unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let start = rest.split(' ').nth(19).and_then(|ticks| ticks.parse().ok());
+    Some(Holding { pid, name, state: rest.chars().next(), start })
 }
 
 /// Takes the lock on an open file.

@@ -116,20 +116,17 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
     fgpu_hook::clear_leftovers(&store, &config.state_dir)?;
     let mut finished = fgpu_hook::driver_step::finish(config, &store)?;
     freed.append(&mut finished.adopted);
-    // The timer may not change a cgroup's devices, and need not: nobody but `crun update` closes them.
     let mut warnings: Vec<_> = finished.failed.into_iter().map(|error| error.message).collect();
     let mut opened = String::new();
-    if tell != Tell::Quietly {
-        let looked = fgpu_hook::reopen(config, &store);
-        let told = looked.unwrap_or_else(|error| {
-            warnings.push(format!("no device was looked at: {}", error.message));
-            Vec::new()
-        });
-        for (lease, result) in told {
-            match result {
-                Ok(()) => opened += &format!("opened the GPU of {} again\n", logged(&lease.key)),
-                Err(error) => warnings.push(format!("{}: {}", logged(&lease.key), error.message)),
-            }
+    let looked = fgpu_hook::reopen(config, &store);
+    let told = looked.unwrap_or_else(|error| {
+        warnings.push(format!("no device was looked at: {}", error.message));
+        Vec::new()
+    });
+    for (lease, result) in told {
+        match result {
+            Ok(()) => opened += &format!("opened the GPU of {} again\n", logged(&lease.key)),
+            Err(error) => warnings.push(format!("{}: {}", logged(&lease.key), error.message)),
         }
     }
     let text = match tell {

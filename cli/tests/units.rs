@@ -117,7 +117,8 @@ fn the_timer_is_for_the_service_and_the_service_may_write_only_its_own_directori
     assert!(values(&timer, "Unit").is_empty(), "it is the service of its name");
     assert_eq!(values(&timer, "OnUnitActiveSec"), ["1min"]);
     let service = unit("fgpu-gc.service");
-    assert_eq!(values(&service, "ReadWritePaths"), ["/run"], "systemd binds no folder that is a mount point");
+    let writes = ["/run", "-/sys/fs/bpf"];
+    assert_eq!(values(&service, "ReadWritePaths"), writes, "systemd binds no folder that is a mount point");
     assert!(values(&service, "RuntimeDirectory").is_empty(), "it would bind the state over itself");
     assert_eq!(values(&service, "LogsDirectory"), ["fgpu"]);
     assert_eq!(values(&service, "ProtectSystem"), ["strict"]);

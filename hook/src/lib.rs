@@ -44,8 +44,9 @@ pub use grant::tiers;
 pub use lifecycle::{
     activate, cgroup_is_empty, cgroup_of, give_back, holds, release, release_container, store,
 };
+pub use own::cannot_show;
 pub use prepare::{Container, Given, RootfsMount, prepare};
-pub use reopen::{Reopened, reopen};
+pub use reopen::{Reopened, reopen, reopen_container};
 pub use resize::{enforce, resize};
 pub use run::{clear_leftovers, run};
 pub use stderr::say;

@@ -24,6 +24,7 @@ use fgpu_allocator::OWN;
 use fgpu_spec::{Code, Error};
 use fgpu_wire::ledger;
 use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 
 /// What is mounted for a lease.
 #[derive(Debug)]
@@ -143,6 +144,21 @@ pub(crate) fn show(own: &mut Own, file: &Path, must: bool) -> Result<Option<Path
     }
 }
 
+/// The first of these files of the node that cannot be shown on an overlay, and why: its containers get it by a bind mount, and
+/// those that may change mounts are refused. It is tried in a mount namespace of a thread's own, over `place`, and goes with it.
+/// `None` also where this process may not try.
+pub fn cannot_show(files: Vec<PathBuf>, place: PathBuf) -> Option<Error> {
+    let attempt = move || {
+        unshare(CloneFlags::CLONE_NEWNS).ok()?;
+        let none = None::<&str>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).ok()?;
+        mount(Some("fgpu"), &place, Some("tmpfs"), MsFlags::empty(), none).ok()?;
+        let mut own = Own::mount(&place, None, files.len()).ok()?;
+        files.iter().find_map(|file| own.show_file(file).err())
+    };
+    std::thread::Builder::new().spawn(attempt).ok()?.join().ok()?
+}
+
 #[cfg(test)]
 #[allow(unsafe_code, reason = "nix has no leases")]
 pub(crate) mod tests {
@@ -151,7 +167,6 @@ pub(crate) mod tests {
     use nix::errno::Errno;
     use nix::libc;
     use nix::mount::{MntFlags, umount2};
-    use nix::sched::{CloneFlags, unshare};
     use nix::sys::signal::{SigHandler, Signal, signal};
     use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fsetxattr};
 

@@ -1,12 +1,14 @@
 //! `fgpu-runtime`: an OCI runtime in front of the real one.
 //!
 //! On `create`, `run` and `restore` it prepares the bundle before the real runtime reads it, on `delete` it
-//! releases after the real runtime succeeded. Everything else *becomes* the real runtime by `execve`.
+//! releases after the real runtime succeeded, and after an `update` it opens the GPU again, which crun closes. Everything else
+//! *becomes* the real runtime by `execve`.
 //!
 //! ```text
 //! words ─ command_line.rs: what they mean to this runtime ─┬─ nothing that we know ─ unclear.rs: refuse, or become it
 //!                                                          ├─ create, run, restore ─ prepare ─ run it ─ settle
 //!                                                          ├─ delete, of what holds a lease ─ run it ─ release
+//!                                                          ├─ update, of what holds a lease ─ run it ─ reopen
 //!                                                          └─ other, or not ours ─ become it
 //! ```
 //!
@@ -28,7 +30,7 @@ use fgpu_spec::Error;
 
 use crate::child::{self, Bond, Ended};
 use crate::config::Config;
-use crate::{Container, container_files, lifecycle, mention, prepare, say, store};
+use crate::{Container, container_files, lifecycle, mention, prepare, reopen_container, say, store};
 use command_line::{CommandLine, Verb};
 use log::Log;
 use real::{Environment, Runtime, bundle};
@@ -75,14 +77,24 @@ fn serve(words: &[OsString]) -> Result<Ended, Error> {
     let call = Call { runtime, words, line: &line, environment };
     match line.verb {
         verb if verb.makes() => call.make(config),
-        Verb::Delete => call.delete(config),
+        Verb::Delete => call.holding(config, |key, ended| match ended.success() {
+            true => lifecycle::release_deleted(key),
+            false => Ok(()),
+        }),
+        // One that fails may have done a part of it.
+        Verb::Update => call.holding(config, |key, _| reopen_container(&key.namespace, &key.id)),
         _ => Err(become_runtime(runtime, words)),
     }
 }
 
 impl Call<'_> {
-    /// Of a container that holds nothing nobody may notice that we were there.
-    fn delete(&self, config: Result<Config, Error>) -> Result<Ended, Error> {
+    /// Has the real runtime do it, and then does something for the container's lease. Of a container that holds nothing nobody
+    /// may notice that we were there.
+    fn holding(
+        &self,
+        config: Result<Config, Error>,
+        then: impl FnOnce(&Key, Ended) -> Result<(), Error>,
+    ) -> Result<Ended, Error> {
         let &Self { runtime, words, line, environment } = self;
         let state_dir = config.map_or_else(|_| Config::state_dir(), |config| config.state_dir);
         let key = Key { namespace: runtime.namespace(line, environment), id: line.id.clone() };
@@ -90,9 +102,7 @@ impl Call<'_> {
             return Err(become_runtime(runtime, words));
         }
         let ended = run_real(runtime, words)?;
-        if ended.success() {
-            tell(words, lifecycle::release_deleted(&key));
-        }
+        tell(words, then(&key, ended));
         Ok(ended)
     }
 

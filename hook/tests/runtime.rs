@@ -143,10 +143,10 @@ fn a_state_directory_that_fails_does_not_undo_what_the_runtime_did() {
     assert_eq!(delete().stdout(Stdio::null()).stderr(full).status().unwrap().code(), Some(0));
 }
 
-/// Issue 13, line 7: a container that is none of ours is deleted as if we were not there, whatever our state
+/// Issue 13, line 7: a container that is none of ours is deleted and updated as if we were not there, whatever our state
 /// is like. A lock that somebody holds would stop it for ever.
 #[test]
-fn a_delete_of_what_is_not_ours_touches_no_state() {
+fn a_delete_or_update_of_what_is_not_ours_touches_no_state() {
     let runtime = Runtime::new("echo \"real $*\"; ls -A /run /run/fgpu 2>&1");
     for (state, seen) in [
         (":", "ls: cannot access '/run/fgpu': No such file or directory\n/run:\n"),
@@ -165,19 +165,19 @@ fn a_delete_of_what_is_not_ours_touches_no_state() {
             "/run:\nfgpu\n\n/run/fgpu:\ncontainers\nlock\n",
         ),
     ] {
-        for user in ["0", "1000"] {
+        for (user, verb) in [("0", "delete"), ("1000", "delete"), ("0", "update"), ("1000", "update")] {
             let script =
                 format!("mount -t tmpfs none /run && {{ {state}; }} && exec setpriv --reuid {user} \"$@\"");
             let mut unshare = Command::new("unshare");
             unshare.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
-            unshare.arg(runtime.command(&[]).get_program()).args(["delete", "c2"]);
+            unshare.arg(runtime.command(&[]).get_program()).args([verb, "c2"]);
             unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display()));
             std::fs::set_permissions(runtime.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
             let output = unshare.output().unwrap();
             let said =
                 [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-            let listed = said[0].strip_prefix("real delete c2\n").map(str::to_owned);
-            assert_eq!((listed.as_deref(), &*said[1]), (Some(seen), ""), "{state}, uid {user}");
+            let listed = said[0].strip_prefix(&format!("real {verb} c2\n")).map(str::to_owned);
+            assert_eq!((listed.as_deref(), &*said[1]), (Some(seen), ""), "{state}, {verb}, uid {user}");
         }
     }
 }

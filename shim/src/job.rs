@@ -69,6 +69,8 @@ pub(crate) enum Work {
     Activate { nonce: Nonce, pid: i32 },
     /// Give a grant back.
     Release { nonce: Nonce },
+    /// Open what an update of a container's resources has closed.
+    Reopen { namespace: String, id: String },
     /// Give back whatever a container has, when its nonce is not known.
     ReleaseContainer { namespace: String, id: String },
 }
@@ -79,6 +81,7 @@ impl Work {
         match self {
             Self::Prepare { .. } => c"fgpu-prepare",
             Self::Activate { .. } => c"fgpu-activate",
+            Self::Reopen { .. } => c"fgpu-reopen",
             Self::Release { .. } | Self::ReleaseContainer { .. } => c"fgpu-release",
         }
     }
@@ -93,6 +96,7 @@ pub(crate) fn run(work: Work, mut result: File) -> anyhow::Result<()> {
             result.write_all(prepared.line().as_bytes()).context("cannot write the result")?;
         }
         Work::Activate { nonce, pid } => fgpu_hook::activate(&nonce, pid)?,
+        Work::Reopen { namespace, id } => fgpu_hook::reopen_container(&namespace, &id)?,
         Work::Release { nonce } => fgpu_hook::release(&nonce)?,
         Work::ReleaseContainer { namespace, id } => fgpu_hook::release_container(&namespace, &id)?,
     }

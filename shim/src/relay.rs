@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! containerd ──── client │ stock ──── stock shim      a pair: every frame as it is
-//!                        │ stock ──── stock shim      a call: Create, Start, Delete of a container with a grant
+//!                        │ stock ──── stock shim      a call: Create, Start, Update, Delete of a container with a grant
 //!                        │ control ── stock shim      says nothing; its end is the stock shim's end
 //!                        │ pipe ───── job             the engine
 //!                        │ pidfd ──── init            its end is the grant's
@@ -392,6 +392,10 @@ impl Relay {
             Purpose::Prepared => {}
             Purpose::Activate(id) => self.stepped(&id, false),
             Purpose::Release(id) => self.stepped(&id, true),
+            Purpose::Reopen(id, call) => {
+                self.reopened(call);
+                self.stepped(&id, false);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use containerd_shim_protos::api::{
-    CreateTaskRequest, CreateTaskResponse, DeleteRequest, StartRequest, StartResponse,
+    CreateTaskRequest, CreateTaskResponse, DeleteRequest, StartRequest, StartResponse, UpdateTaskRequest,
 };
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::ttrpc::proto::{Code, Request, Response};
@@ -36,6 +36,11 @@ pub(crate) enum Call {
     },
     /// A container is to be deleted.
     Delete {
+        /// The container's id.
+        id: String,
+    },
+    /// A container is to have other resources.
+    Update {
         /// The container's id.
         id: String,
     },
@@ -71,7 +76,7 @@ pub(crate) fn verdict(mut bytes: &[u8]) -> Verdict {
         if service.is_some()
             && let Some(method) = method
         {
-            let ours = [&b"Create"[..], b"Start", b"Delete"].contains(&method);
+            let ours = [&b"Create"[..], b"Start", b"Delete", b"Update"].contains(&method);
             return if ours { Verdict::Ours } else { Verdict::Pass };
         }
     }
@@ -138,6 +143,10 @@ pub(crate) fn decode(body: &[u8]) -> Option<Call> {
         "Delete" => {
             let delete = DeleteRequest::parse_from_bytes(&request.payload).ok()?;
             delete.exec_id.is_empty().then_some(Call::Delete { id: delete.id })
+        }
+        "Update" => {
+            let update = UpdateTaskRequest::parse_from_bytes(&request.payload).ok()?;
+            Some(Call::Update { id: update.id })
         }
         _ => None,
     }

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use fgpu_hook::config::PATH;
+use fgpu_hook::config::{PATH, RUNTIME_FOLDERS};
+use fgpu_spec::Inventory;
 use fgpu_wire::Seal;
 
 use super::Diagnosis;
@@ -36,6 +37,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     runtimes(node, diagnosis);
     log_dir(node, diagnosis);
     library_dir(node, diagnosis);
+    overlays(node, diagnosis);
 }
 
 fn programs(node: &Node, diagnosis: &mut Diagnosis) {
@@ -124,7 +126,11 @@ fn config(node: &Node, diagnosis: &mut Diagnosis) {
 fn runtimes(node: &Node, diagnosis: &mut Diagnosis) {
     let found = |name: &Path| match name.is_absolute() {
         true => node.place(name).exists(),
-        false => node.program(&name.to_string_lossy()).is_some(),
+        // As fgpu-runtime looks for it.
+        false => {
+            let beside = RUNTIME_FOLDERS.map(|folder| node.place(Path::new(folder).join(name)));
+            node.program(&name.to_string_lossy()).is_some() || beside.iter().any(|path| path.exists())
+        }
     };
     if !node.config.runtimes.iter().any(|name| found(name)) {
         let names: Vec<_> = node.config.runtimes.iter().map(|name| name.display().to_string()).collect();
@@ -190,6 +196,19 @@ fn library_dir(node: &Node, diagnosis: &mut Diagnosis) {
             "{path} is mounted noexec: a container with a user namespace cannot load the quota libraries"
         );
         diagnosis.error("library-dir-noexec", what, &[&format!("$EDITOR {PATH}   # library-dir")]);
+    }
+}
+
+/// Files of the node are shown to containers on overlays (hook/src/own.rs). What is tried is what a container gets.
+pub(super) fn overlays(node: &Node, diagnosis: &mut Diagnosis) {
+    let inventory = fs::read(node.state_dir().join(fgpu_driver::FILE)).unwrap_or_default();
+    let Ok(inventory) = serde_json::from_slice::<Inventory>(&inventory) else { return };
+    let files = inventory.files.iter().map(|file| node.place(&file.host)).filter(|path| path.is_file());
+    if let Some(error) = fgpu_hook::cannot_show(files.collect(), node.state_dir()) {
+        let what = format!("containers that may change mounts get no share: {}", error.message);
+        let elsewhere =
+            format!("or have the driver's files on another file system: root below [driver] in {PATH}");
+        diagnosis.warn("no-overlay", what, &["modprobe overlay", &elsewhere]);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Faults that are planted one by one.
 
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{chown, symlink};
 
-use fgpu_spec::{Inventory, MigInstance, MigPlacement, MigProfile, MigStage, Tier};
+use fgpu_spec::{DriverFile, FileKind, Inventory, MigInstance, MigPlacement, MigProfile, MigStage, Tier};
 
 use crate::mend;
 use crate::node::{BOOT, Node, VERSION, inventory, is_root};
@@ -204,6 +204,19 @@ fn faults_of_the_installation() {
                 node.put("etc/fgpu/config.toml", "accept-env = true\n");
             }),
             ("no-runtime", "error", "apt-get install runc", |node| node.remove("usr/bin/runc")),
+            // fgpu-runtime finds what CRI-O's packages bring.
+            ("runc-missing", "error", "apt-get install runc", |node| {
+                node.remove("usr/bin/runc");
+                node.put("usr/libexec/crio/crun", "");
+            }),
+            // The kernel lays no overlay over what has names of its own comparison.
+            ("no-overlay", "warning", "modprobe overlay", |node| {
+                symlink("/proc/sys/kernel", node.path("weird")).unwrap();
+                let host = "/weird/osrelease".into();
+                let file = DriverFile { kind: FileKind::Program, name: "nvidia-smi".into(), host };
+                let known = Inventory { files: vec![file], ..inventory(BOOT) };
+                node.put("run/fgpu/inventory.json", &serde_json::to_string(&known).unwrap());
+            }),
             ("stock-shim-missing", "error", "--reinstall containerd", |node| {
                 node.remove("usr/bin/containerd-shim-runc-v2");
             }),

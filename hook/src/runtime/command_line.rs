@@ -26,6 +26,8 @@ pub(super) enum Verb {
     Restore,
     /// `delete`.
     Delete,
+    /// `update`.
+    Update,
     /// Anything else is the real runtime's business.
     Other,
 }
@@ -37,6 +39,7 @@ impl Verb {
             Some("run") => Self::Run,
             Some("restore") => Self::Restore,
             Some("delete") => Self::Delete,
+            Some("update") => Self::Update,
             _ => Self::Other,
         }
     }

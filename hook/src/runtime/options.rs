@@ -36,6 +36,7 @@ pub(super) struct Tables {
     run: &'static [Opt],
     restore: &'static [Opt],
     delete: &'static [Opt],
+    update: &'static [Opt],
     /// Words that are commands.
     pub(super) commands: &'static [&'static str],
 }
@@ -48,6 +49,7 @@ impl Tables {
             Verb::Run => self.run,
             Verb::Restore => self.restore,
             Verb::Delete => self.delete,
+            Verb::Update => self.update,
             Verb::Other => &[],
         }
     }
@@ -75,7 +77,7 @@ const fn short_takes(long: &'static str, short: u8) -> Opt {
 
 const HELP: Opt = tells("help", b'h');
 
-/// runc 1.0 to 1.5: main.go, create.go, run.go, restore.go, delete.go.
+/// runc 1.0 to 1.5: main.go, create.go, run.go, restore.go, delete.go, update.go.
 pub(super) const RUNC: Tables = Tables {
     global: &[
         flag("debug"),
@@ -133,6 +135,28 @@ pub(super) const RUNC: Tables = Tables {
         HELP,
     ],
     delete: &[short_flag("force", b'f'), HELP],
+    update: &[
+        short_takes("resources", b'r'),
+        takes("blkio-weight"),
+        takes("cpu-period"),
+        takes("cpu-quota"),
+        takes("cpu-burst"),
+        takes("cpu-share"),
+        takes("cpu-rt-period"),
+        takes("cpu-rt-runtime"),
+        takes("cpuset-cpus"),
+        takes("cpuset-mems"),
+        takes("kernel-memory"),
+        takes("kernel-memory-tcp"),
+        takes("memory"),
+        takes("memory-reservation"),
+        takes("memory-swap"),
+        takes("pids-limit"),
+        takes("l3-cache-schema"),
+        takes("mem-bw-schema"),
+        takes("cpu-idle"),
+        HELP,
+    ],
     commands: &[
         "checkpoint",
         "create",
@@ -165,7 +189,7 @@ const ARGP: [Opt; 4] = [
     Opt { long: "HANG", short: None, value: Value::Optional },
 ];
 
-/// crun 1.8 to 1.29: crun.c, create.c, run.c, restore.c, delete.c.
+/// crun 1.8 to 1.29: crun.c, create.c, run.c, restore.c, delete.c, update.c.
 pub(super) const CRUN: Tables = Tables {
     global: &[
         flag("debug"),
@@ -237,6 +261,29 @@ pub(super) const CRUN: Tables = Tables {
         ARGP[3],
     ],
     delete: &[short_flag("force", b'f'), short_flag("regex", b'r'), ARGP[0], ARGP[1], ARGP[2], ARGP[3]],
+    update: &[
+        short_takes("resources", b'r'),
+        takes("blkio-weight"),
+        takes("cpu-period"),
+        takes("cpu-quota"),
+        takes("cpu-share"),
+        takes("cpu-rt-period"),
+        takes("cpu-rt-runtime"),
+        takes("cpuset-cpus"),
+        takes("cpuset-mems"),
+        takes("kernel-memory"),
+        takes("kernel-memory-tcp"),
+        takes("memory"),
+        takes("memory-reservation"),
+        takes("memory-swap"),
+        takes("pids-limit"),
+        takes("l3-cache-schema"),
+        takes("mem-bw-schema"),
+        ARGP[0],
+        ARGP[1],
+        ARGP[2],
+        ARGP[3],
+    ],
     commands: &[],
 };
 
@@ -277,5 +324,25 @@ pub(super) const YOUKI: Tables = Tables {
     // It has no such command.
     restore: &[],
     delete: &[short_flag("force", b'f'), HELP],
+    update: &[
+        short_takes("resources", b'r'),
+        takes("blkio-weight"),
+        takes("cpu-period"),
+        takes("cpu-quota"),
+        takes("cpu-rt-period"),
+        takes("cpu-rt-runtime"),
+        takes("cpu-share"),
+        takes("cpuset-cpus"),
+        takes("cpuset-mems"),
+        takes("kernel-memory"),
+        takes("kernel-memory-tcp"),
+        takes("memory"),
+        takes("memory-reservation"),
+        takes("memory-swap"),
+        takes("pids-limit"),
+        takes("l3-cache-schema"),
+        takes("mem-bw-schema"),
+        HELP,
+    ],
     commands: &[],
 };

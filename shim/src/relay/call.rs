@@ -37,6 +37,7 @@ pub(super) struct Call {
 enum Method {
     Create,
     Start,
+    Update,
     Delete,
 }
 
@@ -50,6 +51,8 @@ enum Stage {
     Passed,
     /// The stock shim's answer, which goes to the client as soon as the share is free.
     Releasing(Vec<u8>),
+    /// The stock shim's answer, which goes to the client as soon as the devices have been looked at.
+    Reopening(Vec<u8>),
 }
 
 /// A request with the stock shim.
@@ -96,6 +99,9 @@ impl Relay {
             }
             Some(Request::Start { id }) if self.leases.get(&id).is_some_and(|lease| lease.init.is_none()) => {
                 self.watch(Call::passed(pair, stream, id, Method::Start), request)
+            }
+            Some(Request::Update { id }) if self.has_lease(&id) => {
+                self.watch(Call::passed(pair, stream, id, Method::Update), request)
             }
             Some(Request::Delete { id }) if self.has_lease(&id) => {
                 let preparing = self.calls.iter().find(|(_, call)| call.id == id && call.is_preparing());
@@ -220,6 +226,24 @@ impl Relay {
         }
     }
 
+    /// The runtime has changed a container's resources: crun's puts the engine's device rules in the place of ours. Whoever
+    /// learns that the update is done finds the GPU open.
+    fn reopen_then(&mut self, key: u64, frame: Vec<u8>) {
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        let id = call.id.clone();
+        call.stage = Stage::Reopening(frame);
+        if !self.reopen(&id, key) {
+            self.reopened(key);
+        }
+    }
+
+    /// A container's devices have been looked at: the answer that waited for that goes out.
+    pub(super) fn reopened(&mut self, key: u64) {
+        if let Some(Call { pair, stage: Stage::Reopening(frame), .. }) = self.calls.remove(&key) {
+            self.answer(pair, &frame);
+        }
+    }
+
     fn watch(&mut self, call: Call, request: Vec<u8>) -> Fate {
         let key = self.key();
         self.calls.insert(key, call);
@@ -319,6 +343,8 @@ impl Relay {
             (Method::Create, _) | (Method::Delete, Answer::Done(_) | Answer::NotFound) => {
                 self.release_then(key, frame);
             }
+            // One that was refused may have been done in part.
+            (Method::Update, _) => self.reopen_then(key, frame),
             (Method::Delete, Answer::Refused) => {
                 self.calls.remove(&key);
                 self.answer(pair, &frame);

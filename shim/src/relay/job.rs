@@ -24,6 +24,8 @@ pub(super) enum Purpose {
     Activate(String),
     /// Of the container with this id.
     Release(String),
+    /// Of the container with this id, for the call with this key.
+    Reopen(String, u64),
 }
 
 /// A job that runs.

@@ -48,6 +48,8 @@ pub(super) struct Lease {
 #[derive(Debug)]
 enum Step {
     Activate(i32),
+    /// For the call with this key, which is answered then.
+    Reopen(u64),
     Release,
 }
 
@@ -106,15 +108,30 @@ impl Relay {
         }
     }
 
+    /// Opens what an update has closed, for a call. The lease must name the init for that, so it learns it now. Returns whether
+    /// anything is done: a lease that ends needs nothing.
+    pub(super) fn reopen(&mut self, id: &str, call: u64) -> bool {
+        let Some(lease) = self.leases.get_mut(id).filter(|lease| !lease.releasing) else { return false };
+        let activation = lease.activation.take().map(|(_, pid)| Step::Activate(pid));
+        lease.queue.extend(activation.into_iter().chain([Step::Reopen(call)]));
+        self.advance(id);
+        true
+    }
+
     /// Gives the grant back, after whatever is being done for it.
     pub(super) fn release(&mut self, id: &str) {
         let Some(lease) = self.leases.get_mut(id) else { return };
         if !lease.releasing {
             lease.releasing = true;
             lease.activation = None;
-            lease.queue.clear();
+            let dropped = std::mem::take(&mut lease.queue);
             lease.queue.push_back(Step::Release);
             self.advance(id);
+            for step in dropped {
+                if let Step::Reopen(call) = step {
+                    self.reopened(call);
+                }
+            }
         }
     }
 
@@ -122,19 +139,25 @@ impl Relay {
     fn advance(&mut self, id: &str) {
         let Some(lease) = self.leases.get_mut(id).filter(|lease| !lease.busy) else { return };
         let Some(step) = lease.queue.pop_front() else { return };
-        let work = match (step, lease.nonce) {
-            (Step::Activate(pid), Some(nonce)) => Work::Activate { nonce, pid },
+        let (namespace, own) = (self.setup.namespace.clone(), id.to_owned());
+        let released = matches!(step, Step::Release);
+        let (purpose, work) = match (step, lease.nonce) {
+            (Step::Activate(pid), Some(nonce)) => (Purpose::Activate(own), Work::Activate { nonce, pid }),
             // Nobody activates what has not been reserved.
             (Step::Activate(_), None) => return,
-            (Step::Release, Some(nonce)) => Work::Release { nonce },
+            (Step::Reopen(call), _) => {
+                (Purpose::Reopen(own.clone(), call), Work::Reopen { namespace, id: own })
+            }
+            (Step::Release, Some(nonce)) => (Purpose::Release(own), Work::Release { nonce }),
             (Step::Release, None) => {
-                Work::ReleaseContainer { namespace: self.setup.namespace.clone(), id: id.to_owned() }
+                (Purpose::Release(own.clone()), Work::ReleaseContainer { namespace, id: own })
             }
         };
+        let call = match purpose {
+            Purpose::Reopen(_, call) => Some(call),
+            _ => None,
+        };
         lease.busy = true;
-        let released = !matches!(work, Work::Activate { .. });
-        let purpose =
-            if released { Purpose::Release(id.to_owned()) } else { Purpose::Activate(id.to_owned()) };
         let name = work.name();
         match Job::start(&self.setup, purpose, work) {
             Ok(job) => {
@@ -147,6 +170,7 @@ impl Relay {
                     id,
                     format!("cannot start {}: {error}", name.to_string_lossy()),
                 );
+                call.into_iter().for_each(|call| self.reopened(call));
                 self.stepped(id, released);
             }
         }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use containerd_shim_protos::api::{
-    CreateTaskRequest, CreateTaskResponse, DeleteRequest, StartRequest, StateRequest,
+    CreateTaskRequest, CreateTaskResponse, DeleteRequest, StartRequest, StateRequest, UpdateTaskRequest,
 };
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::ttrpc::proto::{Code, MessageHeader, Request, Response};
@@ -121,6 +121,7 @@ fn become_script(folder: &Path, work: Work, result: File) -> anyhow::Result<()> 
         Work::Prepare { namespace, maker, .. } => format!("-namespace {namespace} -maker {maker}"),
         Work::Activate { nonce, pid } => format!("-nonce {nonce} -pid {pid}"),
         Work::Release { nonce } => format!("-nonce {nonce}"),
+        Work::Reopen { namespace, id } => format!("-namespace {namespace} -id {id}"),
         Work::ReleaseContainer { namespace, id } => format!("-namespace {namespace} -id {id}"),
     };
     // The shell reads the script. As a program it could not be run while another test's child still has it open for
@@ -153,6 +154,11 @@ fn create(stream: u32, id: &str, bundle: &Path) -> Vec<u8> {
 fn delete(stream: u32, id: &str) -> Vec<u8> {
     let delete = DeleteRequest { id: id.into(), ..Default::default() };
     request(stream, "Delete", delete.write_to_bytes().unwrap())
+}
+
+fn update(stream: u32, id: &str) -> Vec<u8> {
+    let update = UpdateTaskRequest { id: id.into(), ..Default::default() };
+    request(stream, "Update", update.write_to_bytes().unwrap())
 }
 
 fn state(stream: u32, id: &str) -> Vec<u8> {
@@ -311,6 +317,60 @@ fn a_grant_lives_from_create_to_delete() {
     init.kill().unwrap();
     init.wait().unwrap();
     assert_eq!(bench.end(control, vec![stock]).len(), 3);
+}
+
+/// Issue 13, line 11: crun's update closes the GPU.
+#[test]
+fn the_devices_are_looked_at_before_an_update_is_answered() {
+    let (bench, control, client, stock) = Bench::with_client(GRANT);
+    send(&client, &update(1, "c1"));
+    assert_eq!(read_frame(&stock), update(1, "c1"));
+    send(&stock, &done(1, Vec::new()));
+    assert_eq!(read_frame(&client), done(1, Vec::new()));
+    assert_eq!(bench.jobs().len(), 0, "it has no lease");
+
+    let mut init = init();
+    let sent = create(3, "c1", &bench.bundle("c1"));
+    send(&client, &sent);
+    let call = bench.stock.recv().unwrap();
+    assert_eq!(read_frame(&call), sent);
+    send(&call, &created(3, init.id()));
+    assert_eq!(read_frame(&client), created(3, init.id()));
+    let refused = error_frame(7, Code::UNKNOWN, "no such controller");
+    for (stream, answer) in [(5, done(5, b"kept".to_vec())), (7, refused)] {
+        send(&client, &update(stream, "c1"));
+        assert_eq!(read_frame(&stock), update(stream, "c1"));
+        send(&stock, &answer);
+        assert_eq!(read_frame(&client), answer, "as the stock shim wrote it");
+    }
+    // However early the update was: the lease knows its init, without which nothing is opened.
+    let names: Vec<_> =
+        bench.jobs().iter().map(|job| job.rsplit(' ').next().unwrap_or_default().to_owned()).collect();
+    assert_eq!(names, ["fgpu-prepare", "fgpu-activate", "fgpu-reopen", "fgpu-reopen"]);
+    init.kill().unwrap();
+    init.wait().unwrap();
+    bench.end(control, vec![stock]);
+}
+
+#[test]
+fn an_update_of_a_container_that_ends_is_answered() {
+    let (bench, control, client, stock) =
+        Bench::with_client(&format!("{GRANT}; [ $action != fgpu-activate ] || read line <${{0%/*}}/go"));
+    nix::unistd::mkfifo(&bench.at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut init = init();
+    bench.create(&client, init.id());
+    send(&client, &update(3, "c1"));
+    assert_eq!(read_frame(&stock), update(3, "c1"));
+    send(&stock, &done(3, Vec::new()));
+    wait_until(|| bench.jobs().len() == 2);
+    // Its end comes while the update waits for the activation.
+    init.kill().unwrap();
+    init.wait().unwrap();
+    assert_eq!(read_frame(&client), done(3, Vec::new()));
+    std::fs::write(bench.at("go"), "\n").unwrap();
+    wait_until(|| bench.jobs().len() == 3);
+    assert!(bench.jobs()[2].ends_with("fgpu-release"), "{:?}", bench.jobs());
+    bench.end(control, vec![stock]);
 }
 
 #[test]

@@ -60,6 +60,13 @@ impl Bundle {
         self
     }
 
+    /// In the namespaces of a systemd, with a cgroup of the runtime's own making.
+    pub fn beside(mut self, systemd: &Systemd) -> Self {
+        self.runtime.splice(0..0, systemd.enter());
+        self.spec["linux"]["cgroupsPath"] = format!("/lab/{}", self.id).into();
+        self
+    }
+
     /// With an annotation.
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.spec["annotations"][key] = value.into();

@@ -9,6 +9,7 @@ use fgpu_lab::suite;
 mod as_before;
 mod baseline;
 mod capacity;
+mod cdi;
 mod compute;
 mod containerd;
 mod crowd;
@@ -63,6 +64,7 @@ fn tests() -> Vec<Test> {
         capacity::TESTS,
         malformed::TESTS,
         mig::TESTS,
+        cdi::TESTS,
         same::TESTS,
         as_before::TESTS,
         words::TESTS,

@@ -19,7 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
 const INSTANCES: &str = "/opt/fgpu-sim/proc/driver/nvidia/capabilities";
 
 /// The capabilities that exist, `gpu0/mig/gi1/ci0` and so on, with the minors of their nodes.
-fn capabilities() -> Vec<(String, String)> {
+pub(crate) fn capabilities() -> Vec<(String, String)> {
     let found = run(["sh", "-c", &format!("cd {INSTANCES} 2>/dev/null && find . -name access || true")]);
     let minor = |path: &str| {
         let text = std::fs::read_to_string(Path::new(INSTANCES).join(path)).unwrap_or_default();
@@ -29,7 +29,7 @@ fn capabilities() -> Vec<(String, String)> {
     found.ok().lines().map(|path| (path.to_owned(), minor(path))).collect()
 }
 
-fn wait_until_clean() {
+pub(crate) fn wait_until_clean() {
     node::wait_until_free();
     wait_until("the end of all instances", || capabilities().is_empty());
 }

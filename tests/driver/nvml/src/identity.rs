@@ -55,16 +55,25 @@ unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, out: *mut Handle)
     code(unsafe { handle_by_index(index, out) })
 }
 
+/// What a caller's text says.
+///
+/// # Safety
+/// `text` must be null or NUL-terminated, and outlive what is returned.
+unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(Failure::INVALID_ARGUMENT);
+    }
+    // SAFETY: not null, so NUL-terminated as the caller promises.
+    unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| Failure::INVALID_ARGUMENT)
+}
+
 /// Finds a GPU by a text that it is known by.
 ///
 /// # Safety
 /// `text` must be null or NUL-terminated, `out` null or valid.
 unsafe fn handle_by(text: *const c_char, out: *mut Handle, fits: fn(&Gpu, &str) -> bool) -> Answer {
-    if text.is_null() {
-        return Err(Failure::INVALID_ARGUMENT);
-    }
-    // SAFETY: not null, so NUL-terminated as the caller promises.
-    let text = unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| Failure::INVALID_ARGUMENT)?;
+    // SAFETY: as the caller promises.
+    let text = unsafe { text_of(text) }?;
     let device = Session::current()?.find(|device| fits(device.gpu, text))?;
     // SAFETY: as the caller promises.
     unsafe { put(out, device.handle()) }
@@ -73,7 +82,10 @@ unsafe fn handle_by(text: *const c_char, out: *mut Handle, fits: fn(&Gpu, &str) 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut Handle) -> u32 {
     // SAFETY: as nvml.h demands of the caller.
-    code(unsafe { handle_by(uuid, out, |gpu, text| gpu.uuid.as_str() == text) })
+    code(unsafe {
+        handle_by(uuid, out, |gpu, text| gpu.uuid.as_str() == text)
+            .or_else(|_| instances::handle_by_uuid(text_of(uuid)?).and_then(|handle| put(out, handle)))
+    })
 }
 
 #[unsafe(no_mangle)]

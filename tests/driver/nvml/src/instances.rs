@@ -146,6 +146,19 @@ pub(crate) fn uuid(device: &Device) -> CString {
     CString::new(format!("MIG-{}", parts.join("-"))).unwrap_or_default()
 }
 
+/// The handle of the MIG device with that UUID, if this process may use it: `nvmlDeviceGetHandleByUUID` knows these, too.
+pub(crate) fn handle_by_uuid(text: &str) -> Result<Handle, Failure> {
+    let has_it = |device: Device| {
+        let of = |instance: &Instance| Device { mig: Some(*instance), ..device };
+        let found = visible(&device)
+            .ok()?
+            .into_iter()
+            .find(|instance| uuid(&of(instance)).to_bytes() == text.as_bytes())?;
+        Some(handle_in(&MIG_DEVICES, device.number, found.cell))
+    };
+    Session::current()?.devices().find_map(has_it).ok_or(Failure::NOT_FOUND)
+}
+
 /// The index of a GPU in this process, or of a MIG device on its GPU.
 pub(crate) fn index(device: &Device) -> u32 {
     let Some(instance) = &device.mig else { return device.index };
@@ -160,7 +173,10 @@ unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
     out: *mut Handle,
 ) -> u32 {
     code(Device::of(device).and_then(|device| {
-        let found = visible(&device)?;
+        // "Not supported" is of a GPU that has no MIG at all. NVIDIA's own go-nvlib asks each GPU that has it, whatever its
+        // mode is, and goes on after "not found" only.
+        geometry(&device)?;
+        let found = visible(&device).unwrap_or_default();
         let instance = found.get(index as usize).ok_or(Failure::NOT_FOUND)?;
         // SAFETY: `out` is null or valid, as nvml.h demands of the caller.
         unsafe { put(out, handle_in(&MIG_DEVICES, device.number, instance.cell)) }

@@ -86,3 +86,33 @@ for number in range(NVML_GPU_INSTANCE_PROFILE_COUNT):
     assert!(output.contains("MIG 7g.80gb 1 132 81152 [(0, 8)]"), "{output}");
     assert_eq!(output.lines().count(), 1 + 7);
 }
+
+/// As NVIDIA's go-nvlib walks over the devices of a node: it asks every GPU that knows MIG, in MIG mode or not, for each index,
+/// and each device by its UUID.
+#[test]
+fn mig_devices_are_found_by_index_and_by_uuid() {
+    let node = Node::install("h100-80-mig.toml");
+    let script = "
+from pynvml import *
+nvmlInit()
+whole, cut = [nvmlDeviceGetHandleByIndex(i) for i in range(2)]
+profile = nvmlDeviceGetGpuInstanceProfileInfo(cut, NVML_GPU_INSTANCE_PROFILE_1_SLICE)
+for _ in range(2):
+    instance = nvmlDeviceCreateGpuInstance(cut, profile.id)
+    nvmlGpuInstanceCreateComputeInstance(instance, NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE)
+for gpu in whole, cut:
+    for index in range(nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        try:
+            mig = nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+        except NVMLError_NotFound:
+            continue
+        same = nvmlDeviceGetHandleByUUID(nvmlDeviceGetUUID(mig))
+        parent = nvmlDeviceGetDeviceHandleFromMigDeviceHandle(same)
+        print(index, nvmlDeviceGetIndex(same), nvmlDeviceGetMinorNumber(parent))
+try:
+    nvmlDeviceGetHandleByUUID('MIG-00000000-0000-0000-0000-000000000000')
+except NVMLError_NotFound:
+    print('not found')
+";
+    assert_eq!(python(&node, script), "0 0 1\n1 1 1\nnot found\n");
+}
