@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use fgpu_lab::calls;
 use fgpu_lab::command::run;
 use fgpu_lab::docker::{self, Run};
 use fgpu_lab::inside::Test;
@@ -48,6 +49,7 @@ fn write_program() {
 
 fn case(name: &str, options: &[&str]) {
     write_program();
+    calls::start();
     let program = format!("{PROGRAM}:{PROGRAM}:ro");
     let output = python()
         .options(["-v", &program])
@@ -55,6 +57,9 @@ fn case(name: &str, options: &[&str]) {
         .command(["python3", PROGRAM, name, &total()])
         .run();
     assert!(output.ok().ends_with("passed"), "{}", output.story());
+    let log = calls::assert_known();
+    assert!(log.iter().any(|line| line.starts_with("call cuDevicePrimaryCtxRetain ")), "{log:?}");
+    eprintln!("{name} {options:?}: {}", log.join(", "));
 }
 
 fn it_sees_its_share() {

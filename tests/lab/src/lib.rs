@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bundle;
+pub mod calls;
 mod capture;
 pub mod command;
 pub mod cri;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use fgpu_lab::calls;
 use fgpu_lab::command::{Output, run};
 use fgpu_lab::docker::{self, Run};
 use fgpu_lab::inside::Test;
@@ -230,15 +231,12 @@ fn a_share_without_room_for_a_context_says_so() {
 fn every_call_is_simulated() {
     let _node = node::simulated(NODE);
     node::gpus();
-    let sim = ["/opt/fgpu-sim.dist/fgpu-sim", "calls", "--root", "/opt/fgpu-sim"];
-    run([&sim[..], &["--start"]].concat()).ok();
+    calls::start();
     let container = share("debian13", FrontEnd::Shim).command(["sleep", "1000"]).start();
     for version in VERSIONS {
         let program = program(version);
         container.exec([program.as_str(), "info", "properties", "fill", "work", "share", "reset"]).ok();
     }
-    let log = run(sim);
-    let missing: Vec<_> = log.ok().lines().filter(|line| line.starts_with("missing ")).collect();
-    assert!(missing.is_empty(), "{missing:?}");
-    assert!(log.ok().lines().any(|line| line.starts_with("call cuMemAllocManaged ")), "{}", log.story());
+    let log = calls::assert_known();
+    assert!(log.iter().any(|line| line.starts_with("call cuMemAllocManaged ")), "{log:?}");
 }
