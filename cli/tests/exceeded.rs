@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -17,27 +17,21 @@ use fgpu_spec::{Defaults, Inventory, Nonce, Request, Tier};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "simulated/build.rs"]
+mod simulated;
+
+use simulated::{simulator, succeed};
+
 const GIB: u64 = 1 << 30;
 
-fn succeed(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output
-}
-
-/// The folder with `fgpu-sim`, the simulated libraries, and a program that allocates.
-fn simulator() -> &'static Path {
+/// A program that allocates.
+fn alloc() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("simulated");
-        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "-p", "fgpu-sim", "-p", "sim-cuda", "-p", "sim-nvml"]);
-        cargo.arg("--manifest-path").arg(tests.join("driver/Cargo.toml"));
-        succeed(cargo.arg("--target-dir").arg(&target));
-        let alloc = tests.join("lab/programs/alloc.c");
-        succeed(Command::new("cc").arg("-o").arg(target.join("debug/alloc")).arg(alloc).arg("-ldl"));
-        target.join("debug")
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/lab/programs/alloc.c");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("alloc");
+        succeed(Command::new("cc").arg("-o").arg(&program).arg(source).arg("-ldl"));
+        program
     })
 }
 
@@ -103,7 +97,7 @@ impl Node {
         let library = self.inventory.files.iter().find(|file| file.name == "libcuda.so.1").unwrap();
         let script = "echo $$ >\"$0\"/cgroup.procs && exec \"$@\"";
         let mut command = Command::new("sh");
-        command.args(["-c", script]).arg(&cgroup).arg(simulator().join("alloc"));
+        command.args(["-c", script]).arg(&cgroup).arg(alloc());
         command.arg("--lib").arg(&library.host).args(["--device", &gpu.to_string()]);
         command
             .args(["take", &bytes.to_string(), "wait"])

@@ -119,6 +119,39 @@ fn watch(node: &Node, arguments: &[&str]) -> Terminal {
     terminal
 }
 
+/// Ctrl-Z, and `fg`: in between the shell has its terminal as it was, and the watch goes on afterwards.
+#[test]
+fn a_watch_that_is_stopped_leaves_the_terminal_and_takes_it_again() {
+    let node = Node::new();
+    for arguments in [&["top", "-d", "60"][..], &["status", "--watch", "60"]] {
+        let inner = node.command(arguments);
+        // What a person's shell does: the watch is a job in the foreground. 147: SIGSTOP, which follows once the screen is left.
+        let script = r#"exec 2>&1; set -m; "$@"; echo "stopped $?"; read line; fg; echo "ended $?""#;
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait", "bash", "-c", script, "bash"]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.env_clear().env("LANG", "C.UTF-8").env("TERM", "xterm").env("PATH", "/usr/bin:/bin");
+        command.process_group(0);
+        let mut terminal = Terminal::start(command, 80, 24);
+        let first = terminal.read_until("No container holds a share.");
+        assert!(first.contains("\u{1b}[?1049h") && !is_usual(&terminal.screen), "{first:?}");
+        terminal.screen.write_all(b"\x1a").unwrap();
+        let stopped = terminal.read_until("stopped 147");
+        assert!(stopped.contains("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l"), "{arguments:?}: {stopped:?}");
+        assert!(is_usual(&terminal.screen), "{arguments:?}");
+        terminal.screen.write_all(b"\n").unwrap();
+        let again = terminal.read_until("No container holds a share.");
+        assert!(again.contains("\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l"), "{arguments:?}: {again:?}");
+        assert!(!is_usual(&terminal.screen), "{arguments:?}");
+        terminal.screen.write_all(b"q").unwrap();
+        let screen = terminal.screen.try_clone().unwrap();
+        let (rest, code) = terminal.read_all();
+        assert!(rest.contains("\u{1b}[?1049l") && rest.trim_end().ends_with("ended 0"), "{rest:?}");
+        assert_eq!(code, Some(0));
+        assert!(is_usual(&screen), "{arguments:?}");
+    }
+}
+
 /// Whether keys are shown and come by whole lines, as a shell leaves a terminal.
 fn is_usual(screen: &File) -> bool {
     tcgetattr(screen).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)

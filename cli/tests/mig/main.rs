@@ -9,3 +9,5 @@ mod kill;
 mod life;
 mod lost;
 mod node;
+#[path = "../simulated/build.rs"]
+mod simulated;

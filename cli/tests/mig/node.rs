@@ -3,36 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 use fgpu_allocator::{Claim, Key, Lease, Process, Rules, Store};
 use fgpu_driver::nvml::mig::{GpuInstance, MigGpu};
 use fgpu_spec::{Defaults, Error, Inventory, Nonce, Request, Tier};
 use tempfile::TempDir;
 
+use crate::simulated::{simulator, succeed};
+
 /// Runs a program to its end.
 pub(crate) fn run(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
-}
-
-fn succeed(command: &mut Command) -> Output {
-    let output = run(command);
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output
-}
-
-/// The folder with `fgpu-sim` and the two libraries.
-fn simulator() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("simulated");
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/driver/Cargo.toml");
-        let packages = ["-p", "fgpu-sim", "-p", "sim-cuda", "-p", "sim-nvml"];
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked"]).args(packages);
-        succeed(cargo.arg("--manifest-path").arg(manifest).arg("--target-dir").arg(&target));
-        target.join("debug")
-    })
 }
 
 fn install(folder: &Path, gpus: &str) {
