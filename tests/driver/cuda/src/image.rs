@@ -11,11 +11,14 @@
 //! ```
 //! A cubin is an ELF file: `.text.NAME` is a kernel's code, `.nv.global` and `.nv.global.init` are variables,
 //! `.nv.constant3` and `4` constants, `.nv.shared.NAME` what a kernel has of shared memory. The best image for the GPU
-//! is taken: the newest cubin of its generation, else the newest PTX. Of one that is compressed only the size is known.
+//! is taken: the newest cubin of its generation, else the newest PTX. Of one that is compressed with zstd only the size is
+//! known.
 
 use alloc::collections::btree_map::BTreeMap;
 use alloc::ffi::CString;
 use core::ffi::CStr;
+
+use sim_node::lz4;
 
 mod elf;
 mod ptx;
@@ -52,6 +55,8 @@ const WRAPPER: u32 = 0x4662_43b1;
 const FAT: u32 = 0xba55_ed50;
 const PTX: u16 = 1;
 const CUBIN: u16 = 2;
+/// Of an image's flags: how it is compressed. The other way, since CUDA 13, is zstd.
+const LZ4: u64 = 1 << 13;
 
 /// Reads a number of the caller's memory.
 unsafe fn number<T: Copy>(at: *const u8, offset: usize) -> T {
@@ -150,7 +155,16 @@ unsafe fn best(fat: *const u8, capability: u32) -> Option<Code> {
         match number::<u32>(image, 16) {
             0 if is_cubin => elf::read(body),
             0 => ptx::read(core::slice::from_raw_parts(body, number::<u64>(image, 8) as usize)),
-            _ => Some(Code { data: 0, text: number(image, 56), names: None }),
+            length => {
+                let (flags, size) = (number::<u64>(image, 40), number::<u64>(image, 56));
+                let block = core::slice::from_raw_parts(body, length as usize);
+                let expanded = if flags & LZ4 != 0 { lz4::expand(block, size as usize) } else { None };
+                match expanded {
+                    Some(whole) if is_cubin => elf::read(whole.as_ptr()),
+                    Some(whole) => ptx::read(&whole),
+                    None => Some(Code { data: 0, text: size, names: None }),
+                }
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod fault;
 pub mod instances;
 pub mod locate;
 pub mod lock;
+pub mod lz4;
 pub mod md2;
 pub mod mig;
 pub mod observe;

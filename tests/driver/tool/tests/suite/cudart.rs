@@ -10,11 +10,15 @@ use crate::fixture::{Node, run, workspace};
 const VERSIONS: [&str; 6] =
     ["12.9", "12.9-static", "12.9-per-thread", "13.5", "13.5-static", "13.5-per-thread"];
 
+/// What is fetched once for all tests of the project.
+fn lab() -> PathBuf {
+    std::env::var_os("FGPU_LAB").map_or_else(|| workspace().join("../../.lab"), PathBuf::from)
+}
+
 fn program(version: &str) -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let folder = MADE.get_or_init(|| {
-        let lab = std::env::var_os("FGPU_LAB").map_or_else(|| workspace().join("../../.lab"), PathBuf::from);
-        let folder = lab.join("cudart");
+        let folder = lab().join("cudart");
         run(Command::new(workspace().join("cudart/make")).arg(&folder));
         folder.join("programs")
     });
@@ -186,4 +190,66 @@ fn what_is_not_known_is_named() {
     assert_eq!(calls["missing CUDART_INTERFACE:9"], (1, 0));
     assert_eq!(calls["missing cuGraphicsMapResources"], (1, 0));
     assert_eq!(calls["unknown table:00000000000000000000000000000000"], (1, 0));
+}
+
+/// PTX, a cubin and fat binaries, compressed or not, have the kernels and variables that they say, and take memory for
+/// them; of what is compressed nobody knows the names.
+#[test]
+fn code_has_the_names_that_it_says() {
+    program("12.9");
+    let node = Node::install("h100-80-x1.toml");
+    let folder = tempfile::tempdir().unwrap();
+    let tools = lab().join("cudart/bin");
+    let (ptx, path) = (workspace().join("cudart/kernels.ptx"), |name: &str| folder.path().join(name));
+    for gpu in ["80", "90"] {
+        run(Command::new(tools.join("ptxas"))
+            .args(["-arch", &format!("sm_{gpu}"), "-o"])
+            .arg(path(gpu))
+            .arg(&ptx));
+    }
+    let image =
+        |kind: &str, gpu: &str, file: &Path| format!("--image3=kind={kind},sm={gpu},file={}", file.display());
+    for (name, option) in [("fat", "--compress=false"), ("small", "--compress-all")] {
+        let images =
+            [image("elf", "80", &path("80")), image("elf", "90", &path("90")), image("ptx", "80", &ptx)];
+        let create = format!("--create={}", path(name).display());
+        run(Command::new(tools.join("fatbinary")).arg("--64").arg(option).arg(create).args(images));
+    }
+    // The GPU is of a later generation than the cubin: the PTX is taken.
+    let old = format!("--create={}", path("old").display());
+    let images = [image("elf", "80", &path("80")), image("ptx", "80", &ptx)];
+    run(Command::new(tools.join("fatbinary")).args(["--64", "--compress=false", &old]).args(images));
+    let script = "import ctypes, sys\n\
+        cuda = ctypes.CDLL(sys.argv[1])\n\
+        context, module, function, size = [ctypes.c_void_p() for _ in range(4)]\n\
+        assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n\
+        assert cuda.cuCtxSetCurrent(context) == 0\n\
+        def free():\n\
+        \x20   free = ctypes.c_size_t()\n\
+        \x20   assert cuda.cuMemGetInfo_v2(ctypes.byref(free), None) == 0\n\
+        \x20   return free.value\n\
+        for file in sys.argv[2:]:\n\
+        \x20   before = free()\n\
+        \x20   image = open(file, 'rb').read()\n\
+        \x20   assert cuda.cuModuleLoadData(ctypes.byref(module), image) == 0\n\
+        \x20   loaded = before - free()\n\
+        \x20   def ask(name): return cuda.cuModuleGetFunction(ctypes.byref(function), module, name)\n\
+        \x20   wrong, right = ask(b'nosuch'), ask(b'spin_ns')\n\
+        \x20   found = cuda.cuModuleGetGlobal_v2(None, ctypes.byref(size), module, b'table')\n\
+        \x20   assert cuda.cuFuncLoad(function) == 0\n\
+        \x20   late = before - loaded - free()\n\
+        \x20   assert cuda.cuModuleUnload(module) == 0 and free() == before\n\
+        \x20   print(file.split('/')[-1], loaded >> 20, late >> 20, wrong, right, found, size.value if not found else 0)\n";
+    let library = node.path("usr/lib/x86_64-linux-gnu/libcuda.so.1");
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(library).args([
+        &ptx,
+        &path("90"),
+        &path("fat"),
+        &path("old"),
+        &path("small"),
+    ]);
+    let expected = "kernels.ptx 2 2 500 0 0 1048576\n90 2 2 500 0 0 1048576\nfat 2 2 500 0 0 1048576\n\
+        old 2 2 500 0 0 1048576\nsmall 0 2 0 0 500 0\n";
+    assert_eq!(run(&mut python), expected);
 }
