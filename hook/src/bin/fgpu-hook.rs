@@ -7,7 +7,7 @@
 //! fgpu-hook precreate [--timeout SECONDS]                spec on stdin, edited spec on stdout (Podman)
 //! ```
 //!
-//! `--timeout` must be shorter than the `timeout` of the hook's definition, at which the runtime kills the hook.
+//! `--timeout` must be shorter than the `timeout` of the hook's definition, if that has one: there the runtime kills the hook.
 //!
 //! poststop always exits 0, see [`live::poststop`].
 

@@ -75,7 +75,8 @@ impl Bundle {
 
     /// With a hook at a stage, after those that are there.
     pub fn hook(mut self, stage: &str, words: &[&str]) -> Self {
-        let hook = json!({"path": words[0], "args": words, "env": [PATH], "timeout": 200});
+        // No `timeout`: see packaging/hooks.d/README.md.
+        let hook = json!({"path": words[0], "args": words, "env": [PATH]});
         let hooks = &mut self.spec["hooks"][stage];
         match hooks.as_array_mut() {
             Some(hooks) => hooks.push(hook),

@@ -84,7 +84,7 @@ impl Beside {
     fn install(name: &'static str, script: &str) -> Self {
         let hook = json!({
             "version": "1.0.0", "when": {"always": true}, "stages": ["createRuntime"],
-            "hook": {"path": "/bin/sh", "args": ["sh", "-c", script], "env": [fgpu_lab::bundle::PATH], "timeout": 100},
+            "hook": {"path": "/bin/sh", "args": ["sh", "-c", script], "env": [fgpu_lab::bundle::PATH]},
         });
         let path = format!("/usr/share/containers/oci/hooks.d/{name}");
         fs::write(&path, hook.to_string()).unwrap_or_else(|error| panic!("{path}: {error}"));
