@@ -32,6 +32,8 @@ pub(crate) struct Code {
     pub(crate) text: u64,
     /// `None`: not known, any name is taken.
     pub(crate) names: Option<Names>,
+    /// There are names, and nobody can read them.
+    pub(crate) is_hidden: bool,
 }
 
 /// Kernels and variables by name.
@@ -110,6 +112,7 @@ impl Code {
     fn and(mut self, other: Self) -> Self {
         self.data += other.data;
         self.text += other.text;
+        self.is_hidden |= other.is_hidden;
         self.names = match (self.names, other.names) {
             (Some(mut names), Some(more)) => {
                 names.kernels.extend(more.kernels);
@@ -162,7 +165,7 @@ unsafe fn best(fat: *const u8, capability: u32) -> Option<Code> {
                 match expanded {
                     Some(whole) if is_cubin => elf::read(whole.as_ptr()),
                     Some(whole) => ptx::read(&whole),
-                    None => Some(Code { data: 0, text: size, names: None }),
+                    None => Some(Code { data: 0, text: size, names: None, is_hidden: true }),
                 }
             }
         }

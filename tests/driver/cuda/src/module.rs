@@ -16,7 +16,7 @@ use crate::abi::{Address, Answer, Failure, Handle, api, get, put, put_if_asked};
 use crate::context::Current;
 use crate::device;
 use crate::driver::{Driver, Objects};
-use crate::image::{self, Kernel, Names};
+use crate::image::{self, Code, Kernel, Names};
 use crate::memory;
 
 /// A module or library.
@@ -30,6 +30,7 @@ pub(crate) struct Module {
     /// The GPU's number in the node.
     number: usize,
     names: Option<Names>,
+    is_hidden: bool,
     /// Addresses of its variables, once somebody has asked.
     places: BTreeMap<CString, Address>,
     /// What `early` and `late` are before it is loaded.
@@ -89,16 +90,19 @@ pub(crate) struct Function {
 /// Code is loaded in pieces of so many bytes.
 const PIECE: u64 = 2 << 20;
 
-/// What an image takes at once and late, and what is in it.
-unsafe fn examine(image: *const u8, capability: u32) -> (u64, u64, Option<Names>) {
+/// Bytes of a variable in code that nobody can read.
+const HIDDEN: u64 = 1 << 20;
+
+/// What is in an image. What it takes is in pieces.
+unsafe fn examine(image: *const u8, capability: u32) -> Code {
     // SAFETY: handed on from the caller.
     let (size, late) = unsafe { sizes(image) };
     if size != 0 || late != 0 {
-        return (size as u64, late as u64, None);
+        return Code { data: size as u64, text: late as u64, ..Code::default() };
     }
     // SAFETY: handed on from the caller.
     let code = unsafe { image::read(image, capability) }.unwrap_or_default();
-    (code.data.next_multiple_of(PIECE), code.text.next_multiple_of(PIECE), code.names)
+    Code { data: code.data.next_multiple_of(PIECE), text: code.text.next_multiple_of(PIECE), ..code }
 }
 
 /// Without a context it is loaded nowhere yet: into the first one that needs something of it.
@@ -110,16 +114,17 @@ unsafe fn load(out: *mut Handle, image: *const u8, is_library: bool) -> Answer {
     let gpu = current.as_ref().map_or(driver.gpu(0)?.1, |current| current.gpu);
     let capability = gpu.capability_major * 10 + gpu.capability_minor;
     // SAFETY: handed on from the caller.
-    let (size, late, names) = unsafe { examine(image, capability) };
+    let Code { data, text, names, is_hidden } = unsafe { examine(image, capability) };
     let mut module = Module {
         charged: 0,
-        early: size,
-        late,
+        early: data,
+        late: text,
         context: 0,
         number: 0,
         names,
+        is_hidden,
         places: BTreeMap::new(),
-        sizes: (size, late),
+        sizes: (data, text),
         is_library,
     };
     if let Some(current) = current {
@@ -198,7 +203,10 @@ unsafe fn variable(out: *mut Address, size: *mut usize, module: Handle, name: *c
     let mut objects = current.driver.objects();
     let Objects { modules, allocations, .. } = &mut *objects;
     let module = modules.get_mut(&module).ok_or(Failure::INVALID_HANDLE)?;
-    let known = module.names.as_ref().and_then(|names| names.variables.get(name).copied());
+    let known = match &module.names {
+        Some(names) => names.variables.get(name).copied(),
+        None => module.is_hidden.then_some(HIDDEN),
+    };
     let length = known.ok_or(Failure::NOT_FOUND)? as usize;
     module.move_in(&current)?;
     let address = match module.places.get(name) {

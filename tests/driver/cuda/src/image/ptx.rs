@@ -22,7 +22,7 @@ pub(super) fn read(text: &[u8]) -> Option<Code> {
             names.variables.insert(name, size);
         }
     }
-    Some(Code { data, text: text.len() as u64, names: Some(names) })
+    Some(Code { data, text: text.len() as u64, names: Some(names), is_hidden: false })
 }
 
 /// The name that a text begins with.

@@ -193,7 +193,7 @@ fn what_is_not_known_is_named() {
 }
 
 /// PTX, a cubin and fat binaries, compressed or not, have the kernels and variables that they say, and take memory for
-/// them; of what is compressed nobody knows the names.
+/// them; of what is compressed with zstd nobody knows the names, and each has the same size.
 #[test]
 fn code_has_the_names_that_it_says() {
     program("12.9");
@@ -250,6 +250,6 @@ fn code_has_the_names_that_it_says() {
         &path("small"),
     ]);
     let expected = "kernels.ptx 2 2 500 0 0 1048576\n90 2 2 500 0 0 1048576\nfat 2 2 500 0 0 1048576\n\
-        old 2 2 500 0 0 1048576\nsmall 0 2 0 0 500 0\n";
+        old 2 2 500 0 0 1048576\nsmall 0 2 0 0 0 1048576\n";
     assert_eq!(run(&mut python), expected);
 }
