@@ -62,8 +62,10 @@ impl Catalogue {
         let bundles: Vec<PathBuf> = match key.namespace.starts_with('/') {
             // The hook has the bundle for a namespace.
             true => vec![PathBuf::from(&key.namespace)],
+            // A runtime has its state folder for one, whose last part is the engine's: docker/runtime-runc/moby.
             false => {
-                TASKS.iter().map(|folder| Path::new(folder).join(&key.namespace).join(&key.id)).collect()
+                let namespace = key.namespace.rsplit('/').next().unwrap_or_default();
+                TASKS.iter().map(|folder| Path::new(folder).join(namespace).join(&key.id)).collect()
             }
         };
         let mut names = bundles.iter().map(|bundle| self.at(key, bundle));

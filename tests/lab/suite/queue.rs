@@ -35,8 +35,12 @@ fn asking(front_end: FrontEnd, fraction: &str, wait: &str) -> Run {
 type Waiting = std::thread::JoinHandle<Result<Container, Output>>;
 
 fn waiting(front_end: FrontEnd, fraction: &'static str) -> Waiting {
+    wait_as(asking(front_end, fraction, "5m"))
+}
+
+fn wait_as(asking: Run) -> Waiting {
     let before = queue().len();
-    let client = std::thread::spawn(move || asking(front_end, fraction, "5m").try_start());
+    let client = std::thread::spawn(move || asking.try_start());
     wait_until("one more in the queue", || queue().len() == before + 1);
     client
 }
@@ -55,7 +59,7 @@ fn started(client: Waiting) -> Container {
 /// Backend.AI's demonstration.
 fn two_run_one_waits(front_end: FrontEnd) {
     let (first, second) = (asking(front_end, "0.5", "0").start(), asking(front_end, "0.5", "0").start());
-    let client = waiting(front_end, "0.5");
+    let client = wait_as(asking(front_end, "0.5", "5m").options(["--name", "the-third"]));
     let entry = queue().remove(0);
     assert_eq!((&entry["position"], &entry["reason"]["code"]), (&1.into(), &"no-capacity".into()), "{entry}");
     let message = entry["reason"]["message"].as_str().expect("a reason");
@@ -64,8 +68,13 @@ fn two_run_one_waits(front_end: FrontEnd) {
         assert!(message.contains(name.trim_start_matches('/')), "{name}: {message}");
     }
     let table = run(["fgpu", "status"]);
-    assert!(table.ok().contains("no room"), "{}", table.story());
+    assert!(table.ok().contains("no room") && table.stdout.contains("the-third"), "{}", table.story());
     assert_eq!(node::leases().len(), 2);
+    let events = run(["fgpu", "events"]);
+    for holder in [&first, &second] {
+        let name = holder.inspect("{{.Name}}");
+        assert!(events.ok().contains(name.trim_start_matches('/')), "{name}: {}", events.story());
+    }
     first.remove();
     let third = started(client);
     assert_eq!(third.inspect("{{.State.Running}}"), "true");
