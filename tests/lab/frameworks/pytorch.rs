@@ -113,27 +113,19 @@ fn two_gpus() {
 
 fn under_fgpu_run() {
     write_program();
-    // The simulated driver's nodes are in a folder of their own.
-    let nodes = "mkdir -p /run/nvidia-sim && mount -t overlay -o lowerdir=/opt/fgpu-sim/dev:/dev overlay /dev && exec \"$@\"";
-    let output = run([
-        "unshare",
-        "-m",
-        "sh",
-        "-c",
-        nodes,
-        "sh",
-        "fgpu",
-        "run",
-        "-p",
-        "0.25",
-        "--",
-        "env",
-        &format!("PYTHONPATH={FRAMEWORKS}/site"),
-        "python3",
-        PROGRAM,
-        "limit",
-        &total(),
-    ]);
-    assert!(output.ok().ends_with("passed"), "{}", output.story());
-    node::wait_until_free();
+    let packages = format!("PYTHONPATH={FRAMEWORKS}/site");
+    // The simulated driver's nodes are in a folder of their own; and processes of PyTorch share through /dev/shm.
+    let nodes = "mkdir -p /run/nvidia-sim /run/lab/dev /run/lab/work && \
+        mount -t overlay -o lowerdir=/opt/fgpu-sim/dev:/dev,upperdir=/run/lab/dev,workdir=/run/lab/work overlay /dev && \
+        mount -t tmpfs shm /dev/shm && exec \"$@\"";
+    for name in ["views", "limit", "fraction", "workers", "sharing", "processes", "graphs", "nccl"] {
+        calls::start();
+        let total = total();
+        let words =
+            ["unshare", "-m", "sh", "-c", nodes, "sh", "fgpu", "run", "-p", "0.25", "-a", "device=0", "--"];
+        let output = run([&words[..], &["env", &packages, "python3", PROGRAM, name, &total]].concat());
+        assert!(output.ok().ends_with("passed"), "{name}: {}", output.story());
+        calls::assert_known();
+        node::wait_until_free();
+    }
 }
