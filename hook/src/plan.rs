@@ -19,12 +19,6 @@ use crate::{container_files, programs};
 const CUDA: &str = "libcuda.so.1";
 const NVML: &str = "libnvidia-ml.so.1";
 
-/// Seconds until the runtime gives up on the poststop hook. It takes a millisecond; a node under load gets
-/// time.
-const POSTSTOP_TIMEOUT: u32 = 30;
-/// Seconds until the runtime gives up on the hook that sets the driver's limit: NVML is initialised for it.
-const LIMIT_TIMEOUT: u32 = 60;
-
 /// What is on the host for one container.
 #[derive(Debug)]
 pub(crate) struct Files {
@@ -79,11 +73,10 @@ pub(crate) fn plan(
         mounts.add(host, &path.to_string_lossy(), true);
     }
     let path = programs::sibling("fgpu-hook")?;
-    let hook = |words: &[&str], timeout| Hook {
+    let hook = |words: &[&str]| Hook {
         args: std::iter::once("fgpu-hook").chain(words.iter().copied()).map(str::to_owned).collect(),
         path: path.clone(),
         env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".into()],
-        timeout,
     };
     let nonce = grant.nonce.to_string();
     let mut words = vec!["limit", &nonce];
@@ -93,8 +86,8 @@ pub(crate) fn plan(
         nodes,
         majors: fgpu_driver::majors(&config.driver_root),
         mounts: mounts.0,
-        create_runtime: (grant.tier == Tier::Driver).then(|| hook(&words, LIMIT_TIMEOUT)),
-        poststop: Some(hook(&["poststop", &nonce], POSTSTOP_TIMEOUT)),
+        create_runtime: (grant.tier == Tier::Driver).then(|| hook(&words)),
+        poststop: Some(hook(&["poststop", &nonce])),
     })
 }
 

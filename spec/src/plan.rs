@@ -37,7 +37,8 @@ pub struct Mount {
     pub inherits: bool,
 }
 
-/// A hook: a program of ours that the runtime starts.
+/// A hook: a program of ours that the runtime starts. It limits its own time and has no `timeout`: with one, crun (1.21, 1.28)
+/// waits for a signal that two children which end together raise once, and misses the end of the hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     /// Absolute path of `fgpu-hook`.
@@ -46,8 +47,6 @@ pub struct Hook {
     pub args: Vec<String>,
     /// The whole environment of the hook, never empty (facts: an absent list inherits somebody's).
     pub env: Vec<String>,
-    /// Seconds until the runtime kills it.
-    pub timeout: u32,
 }
 
 /// Everything that is to change in a container's `config.json`.
