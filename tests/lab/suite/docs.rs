@@ -20,6 +20,12 @@ pub(crate) const TESTS: &[Test] = &[Test::packaged("docs::every_block_runs", eve
 /// Where blocks run.
 const FOLDER: &str = "/root/docs";
 
+/// The pages that set Docker up themselves. Each other page starts with what their commands leave.
+const SET_DOCKER_UP: [&str; 2] = ["docs/install.md", "docs/quickstart.md"];
+
+/// The command that makes Docker read daemon.json again, as the pages have it.
+const RELOAD_DOCKER: &str = "/lab/stand-ins/systemctl reload docker";
+
 fn every_block_runs() {
     let package = current();
     // The images that the pages use by the name `debian`.
@@ -40,6 +46,9 @@ fn every_block_runs() {
         // Pages after the installation take it as done, and that somebody had a share before.
         let installed = install(&package);
         run(["/lab/stand-ins/fgpu", "run", "-p", "0.25", "--", "true"]).ok();
+        if !SET_DOCKER_UP.contains(name) {
+            shell(&format!("fgpu setup docker && {RELOAD_DOCKER}")).ok();
+        }
         for block in blocks {
             if let Err(why) = check(&block) {
                 failures.push(format!("{name}:{}: {why}", block.line));
@@ -50,6 +59,7 @@ fn every_block_runs() {
         for engine in ["docker", "containerd", "podman", "crio"] {
             run(["fgpu", "setup", engine, "--undo"]);
         }
+        shell(RELOAD_DOCKER).ok();
         drop(installed);
     }
     restart_engines();
