@@ -65,7 +65,7 @@ prepared:
 host quota generated simulated: | prepared
 
 host:
-	RUSTFLAGS="-C target-feature=+crt-static $(REMAP)" $(CARGO) build --release --locked --target $(STATIC_TARGET) -p fgpu-hook -p fgpu-shim
+	RUSTFLAGS="-C target-feature=+crt-static $(REMAP)" $(CARGO) build --release --locked --target $(STATIC_TARGET) -p fgpu-hook -p fgpu-runtime -p fgpu-shim
 	RUSTFLAGS="$(REMAP)" $(CARGO) $(BUILD_FGPU) --release --locked -p fgpu
 
 quota:

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use fgpu_allocator::names;
 use fgpu_allocator::{Key, Store};
-use fgpu_hook::events::{FILE, Kind, Lines, SCHEMA};
+use fgpu_engine::events::{FILE, Kind, Lines, SCHEMA};
 use fgpu_spec::{Code, Error, GrantedGpu, Inventory};
 use rustix::fs::inotify;
 use serde::Deserialize;

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use fgpu_allocator::{Lease, Store};
 use fgpu_driver::nvml;
-use fgpu_hook::config::Exceeded;
-use fgpu_hook::events::Events;
+use fgpu_engine::config::Exceeded;
+use fgpu_engine::events::Events;
 use fgpu_spec::{Error, Nonce, Tier};
 
 use crate::node::Node;
@@ -45,7 +45,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The leases cannot be read, or the driver cannot be asked.
 pub(crate) fn watch(node: &Node) -> Result<Output, Error> {
     let config = &node.config;
-    let store = fgpu_hook::store(config)?;
+    let store = fgpu_engine::store(config)?;
     let events = Events::of(config);
     let mut judge = Judge::default();
     let mut open = None;

@@ -23,7 +23,7 @@ pub(crate) use container::container;
 pub(crate) fn run(node: &Node, annotations: &[(String, String)], as_json: bool) -> Result<Output, Error> {
     let request = request(node, annotations)?;
     let inventory = node.inventory()?;
-    let tiers = fgpu_hook::tiers(&request, &inventory)?;
+    let tiers = fgpu_engine::tiers(&request, &inventory)?;
     let store = Store::open(&node.config.state_dir)?;
     let explanation = store.explain(&inventory, &node.config.rules(), &request, &tiers)?;
     let answer = answer(&request, explanation.tier, &inventory, &explanation);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use fgpu_hook::config::Config;
+use fgpu_engine::config::Config;
 use fgpu_spec::{Code, Error, Inventory};
 
 /// A configured node.

@@ -1,7 +1,7 @@
 //! `fgpu release` and `fgpu gc`: giving back what nobody uses any more.
 
 use fgpu_allocator::{Key, Lease, Store, Waiter};
-use fgpu_hook::config::Config;
+use fgpu_engine::config::Config;
 use fgpu_spec::{Code, Error, Nonce};
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::output::{Output, json};
 /// `invalid-request` if nobody or more than one is meant; `denied` if the container still runs and `force` is
 /// not given; what the store says.
 pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Error> {
-    let store = fgpu_hook::store(config)?;
+    let store = fgpu_engine::store(config)?;
     loop {
         // In this order: who is granted something in between is in both, and never in none.
         let waiters = store.waiters()?;
@@ -76,7 +76,7 @@ fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result
             ),
         ));
     }
-    fgpu_hook::give_back(config, store, &lease.grant.nonce)?;
+    fgpu_engine::give_back(config, store, &lease.grant.nonce)?;
     Ok(released(std::slice::from_ref(lease)).into())
 }
 
@@ -111,14 +111,14 @@ pub(crate) enum Tell {
 /// # Errors
 /// What the store says.
 pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
-    let store = fgpu_hook::store(config)?;
+    let store = fgpu_engine::store(config)?;
     let mut freed = store.reconcile()?;
-    fgpu_hook::clear_leftovers(&store, &config.state_dir)?;
-    let mut finished = fgpu_hook::driver_step::finish(config, &store)?;
+    crate::run::clear_leftovers(&store, &config.state_dir)?;
+    let mut finished = fgpu_engine::driver_step::finish(config, &store)?;
     freed.append(&mut finished.adopted);
     let mut warnings: Vec<_> = finished.failed.into_iter().map(|error| error.message).collect();
     let mut opened = String::new();
-    let looked = fgpu_hook::reopen(config, &store);
+    let looked = fgpu_engine::reopen(config, &store);
     let told = looked.unwrap_or_else(|error| {
         warnings.push(format!("no device was looked at: {}", error.message));
         Vec::new()
@@ -158,12 +158,12 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
 /// # Errors
 /// `state-corrupt` if a grant that may still be in use is lost and `force` is not given; what the store says.
 pub(crate) fn rebuild(config: &Config, force: bool) -> Result<Output, Error> {
-    let store = fgpu_hook::store(config)?;
+    let store = fgpu_engine::store(config)?;
     let rebuilt = store.rebuild(force)?;
     // A line may be from before a resize; the container is held to what it says now.
     let mut warnings = Vec::new();
     for lease in store.leases()? {
-        if let Err(error) = fgpu_hook::enforce(config, &store, &lease) {
+        if let Err(error) = fgpu_engine::enforce(config, &store, &lease) {
             warnings.push(format!("{} keeps its former limits: {}", full_name(&lease.key), error.message));
         }
     }

@@ -33,12 +33,12 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
         let message = "nothing is to be changed; name --fraction, --memory, --cores or --compute";
         return Err(Error::new(Code::InvalidRequest, message));
     }
-    let store = fgpu_hook::store(&node.config)?;
+    let store = fgpu_engine::store(&node.config)?;
     let leases = store.leases()?;
     let old = find(&leases, &arguments.what)?;
     // A stale inventory is refreshed with the configuration that was named here.
     let inventory = node.inventory()?;
-    let new = fgpu_hook::resize(&node.config, &store, old, &asked)?
+    let new = fgpu_engine::resize(&node.config, &store, old, &asked)?
         .ok_or_else(|| Error::new(Code::InvalidRequest, format!("{} has ended", old.key.short())))?;
     Ok(Output { text: text(old, &new), warnings: above(&store, &new, &inventory), ..Output::default() })
 }

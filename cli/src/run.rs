@@ -3,11 +3,18 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use fgpu_hook::Ended;
+use fgpu_engine::Ended;
 use fgpu_spec::Error;
 
 use crate::node::Node;
 use crate::share::{self, Share};
+
+mod cgroup;
+mod leftovers;
+mod process;
+mod view;
+
+pub(crate) use leftovers::clear as clear_leftovers;
 
 /// The arguments. Values are those of the annotations of the same name, and checked as such.
 #[derive(Debug, clap::Args)]
@@ -49,7 +56,7 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Ended, Error> {
     let annotations = arguments.annotations()?;
     // A stale inventory is refreshed with the configuration that was named here.
     node.inventory()?;
-    fgpu_hook::run(&node.config, &annotations, &arguments.command)
+    process::run(&node.config, &annotations, &arguments.command)
 }
 
 #[cfg(test)]

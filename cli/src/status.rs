@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use fgpu_allocator::{Lease, State, Store};
-use fgpu_hook::config::Foreign;
+use fgpu_engine::config::Foreign;
 use fgpu_spec::{Compute, Error, Gpu, Health, Inventory, Nonce, Outsider, Tier};
 use rustix::time::ClockId;
 use serde::Serialize;

@@ -43,7 +43,7 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
         let annotations = annotations.map_err(|words| Error::new(Code::InvalidRequest, words))?;
         let request = explain::request(node, &annotations)?;
         let inventory = node.inventory()?;
-        let tiers = fgpu_hook::tiers(&request, &inventory)?;
+        let tiers = fgpu_engine::tiers(&request, &inventory)?;
         until(directory, deadline, || {
             let error = store.explain(&inventory, &node.config.rules(), &request, &tiers)?.error;
             match error {

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fgpu_hook::config::Config;
+use fgpu_engine::config::Config;
 use fgpu_packaging::{annotations, completions, config, man};
 use fgpu_spec::Code;
 

@@ -37,10 +37,10 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
         log::warn(&bundle, id, format!("cannot sweep {}: {error}", folder.display()));
     }
     // Read before the stock shim tidies up. What cannot be read any more may have asked for a share.
-    let asks = fgpu_hook::mention::of_fgpu(&bundle.join("config.json")).unwrap_or(true);
+    let asks = fgpu_engine::mention::of_fgpu(&bundle.join("config.json")).unwrap_or(true);
     let namespace = invocation.text("namespace")?;
     // The regular end: the relay has given the share back already.
-    let holds_nothing = || !never_ran(&bundle) && fgpu_hook::holds(namespace, id).is_ok_and(|holds| !holds);
+    let holds_nothing = || !never_ran(&bundle) && fgpu_engine::holds(namespace, id).is_ok_and(|holds| !holds);
     if !asks || holds_nothing() {
         return stock::exec(invocation).map(|()| 0);
     }
@@ -60,7 +60,7 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
     // not free: then it is for the reconciler to say when it is.
     if status == 0
         && is_gone(&bundle)
-        && let Err(error) = fgpu_hook::release_container(namespace, id)
+        && let Err(error) = fgpu_engine::release_container(namespace, id)
     {
         log::warn(&bundle, id, error);
     }

@@ -12,8 +12,8 @@ use anyhow::Context;
 use containerd_shim_protos::api::CreateTaskRequest;
 use containerd_shim_protos::protobuf::Message;
 use fgpu_allocator::Process;
-use fgpu_hook::config::Config;
-use fgpu_hook::{Container, RootfsMount};
+use fgpu_engine::config::Config;
+use fgpu_engine::{Container, RootfsMount};
 use fgpu_spec::Nonce;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -95,10 +95,10 @@ pub(crate) fn run(work: Work, mut result: File) -> anyhow::Result<()> {
             let prepared = prepare(&namespace, maker, &request)?;
             result.write_all(prepared.line().as_bytes()).context("cannot write the result")?;
         }
-        Work::Activate { nonce, pid } => fgpu_hook::activate(&nonce, pid)?,
-        Work::Reopen { namespace, id } => fgpu_hook::reopen_container(&namespace, &id)?,
-        Work::Release { nonce } => fgpu_hook::release(&nonce)?,
-        Work::ReleaseContainer { namespace, id } => fgpu_hook::release_container(&namespace, &id)?,
+        Work::Activate { nonce, pid } => fgpu_engine::activate(&nonce, pid)?,
+        Work::Reopen { namespace, id } => fgpu_engine::reopen_container(&namespace, &id)?,
+        Work::Release { nonce } => fgpu_engine::release(&nonce)?,
+        Work::ReleaseContainer { namespace, id } => fgpu_engine::release_container(&namespace, &id)?,
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ fn prepare(namespace: &str, maker: i32, request: &[u8]) -> anyhow::Result<Prepar
         pid_file: Some(bundle.join("init.pid")),
         poststop: false,
     };
-    Ok(match fgpu_hook::prepare(Config::load(), &container) {
+    Ok(match fgpu_engine::prepare_bundle(Config::load(), &container) {
         Ok(None) => Prepared::Nothing,
         Ok(Some(given)) => Prepared::Granted(given.nonce),
         Err(error) => Prepared::Failed(error.code.to_string(), error.to_string()),

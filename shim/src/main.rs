@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     match result {
         Ok(status) => std::process::exit(status),
         Err(error) => {
-            fgpu_hook::say(format_args!("containerd-shim-fgpu-v2: {error:#}"));
+            fgpu_engine::say(format_args!("containerd-shim-fgpu-v2: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -115,7 +115,7 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<()> {
         bundle: invocation.bundle()?,
         stock: path("stock")?,
         engine: |_, work, result| crate::job::run(work, result),
-        cgroups: Cgroups { of: fgpu_hook::cgroup_of, is_empty: fgpu_hook::cgroup_is_empty },
+        cgroups: Cgroups { of: fgpu_engine::cgroup_of, is_empty: fgpu_engine::cgroup_is_empty },
     };
     // A session of our own: a signal to containerd's terminal or process group is none to us. Fails only for a
     // process that leads a group already.

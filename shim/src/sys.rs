@@ -91,7 +91,7 @@ pub(crate) fn fork(
             let status = match result {
                 Ok(Ok(())) => 0,
                 Ok(Err(error)) => {
-                    fgpu_hook::say(format_args!("containerd-shim-fgpu-v2: {error:#}"));
+                    fgpu_engine::say(format_args!("containerd-shim-fgpu-v2: {error:#}"));
                     1
                 }
                 Err(_) => 101,

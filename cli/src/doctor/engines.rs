@@ -1,6 +1,6 @@
 //! The container engines: are they wired to fgpu, and are their versions known to have faults with us?
 
-use fgpu_hook::config::PATH;
+use fgpu_engine::config::PATH;
 use fgpu_spec::{Error, shown};
 
 use super::node::Node;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use fgpu_hook::config::{PATH, RUNTIME_FOLDERS};
+use fgpu_engine::config::{PATH, RUNTIME_FOLDERS};
 use fgpu_spec::Inventory;
 use fgpu_wire::Seal;
 
@@ -199,12 +199,12 @@ fn library_dir(node: &Node, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// Files of the node are shown to containers on overlays (hook/src/own.rs). What is tried is what a container gets.
+/// Files of the node are shown to containers on overlays (engine/src/own.rs). What is tried is what a container gets.
 pub(super) fn overlays(node: &Node, diagnosis: &mut Diagnosis) {
     let inventory = fs::read(node.state_dir().join(fgpu_driver::FILE)).unwrap_or_default();
     let Ok(inventory) = serde_json::from_slice::<Inventory>(&inventory) else { return };
     let files = inventory.files.iter().map(|file| node.place(&file.host)).filter(|path| path.is_file());
-    if let Some(error) = fgpu_hook::cannot_show(files.collect(), node.state_dir()) {
+    if let Some(error) = fgpu_engine::cannot_show(files.collect(), node.state_dir()) {
         let what = format!("containers that may change mounts get no share: {}", error.message);
         let elsewhere =
             format!("or have the driver's files on another file system: root below [driver] in {PATH}");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fgpu_hook::config::{Config, PATH};
+use fgpu_engine::config::{Config, PATH};
 use fgpu_spec::Error;
 
 use crate::setup::System;

@@ -102,7 +102,7 @@ fn leases(node: &Node, inventory: Option<&Inventory>) -> Vec<String> {
 
 /// Of each event its time, kind, program and code.
 fn events(node: &Node) -> Vec<String> {
-    let path = node.place(node.config.log_dir.join(fgpu_hook::events::FILE));
+    let path = node.place(node.config.log_dir.join(fgpu_engine::events::FILE));
     let text =
         std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let events = text.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fgpu_hook::config::PATH;
+use fgpu_engine::config::PATH;
 
 use super::Diagnosis;
 use super::install::has_own_file_system;

@@ -87,7 +87,7 @@ impl<'a> Leases<'a> {
             let is_here = lease.pid_namespace.is_none() || lease.pid_namespace == ours;
             let init = lease.init.filter(|_| is_here).map(|init| init.pid);
             let namespace = init.and_then(|init| pid_namespace(&init.to_string()));
-            let cgroup = lease.cgroup.clone().or_else(|| fgpu_hook::cgroup_of(init?));
+            let cgroup = lease.cgroup.clone().or_else(|| fgpu_engine::cgroup_of(init?));
             Inside { cgroup, init, namespace: namespace.filter(|_| namespace != ours), lease }
         };
         Ok(Self { store, inside: store.leases()?.into_iter().map(known).collect() })

@@ -7,7 +7,7 @@
 //! Killed before `creating`, there is nothing of ours; killed after it, whatever of the slice's profile is in its place is.
 
 use fgpu_driver::nvml::{self, mig::MigGpu};
-use fgpu_hook::driver_step::PLACE_TAKEN;
+use fgpu_engine::driver_step::PLACE_TAKEN;
 use fgpu_spec::{Code, Error, Gpu, GrantedGpu, MigInstance, MigSlice, MigStage, Nonce, Tier};
 
 use super::limit;

@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use ::toml::{Table, Value};
-use fgpu_hook::config::{self, Config};
+use fgpu_engine::config::{self, Config};
 use fgpu_spec::Error;
 
 use super::file::System;

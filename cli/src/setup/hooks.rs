@@ -10,7 +10,7 @@
 use std::path::Path;
 
 use ::toml::de::DeValue;
-use fgpu_hook::config::{self, Config};
+use fgpu_engine::config::{self, Config};
 use fgpu_spec::{Error, Vocabulary};
 
 use super::file::{Change, System};

@@ -1,6 +1,6 @@
 //! Instances that fgpu did not make.
 
-use fgpu_hook::driver_step::PLACE_TAKEN;
+use fgpu_engine::driver_step::PLACE_TAKEN;
 use fgpu_spec::{Code, MigPlacement, MigStage};
 
 use crate::node::{Node, stderr};

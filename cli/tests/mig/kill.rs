@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
-use fgpu_hook::driver_step::PLACE_TAKEN;
+use fgpu_engine::driver_step::PLACE_TAKEN;
 
 use crate::node::Node;
 

@@ -220,7 +220,7 @@ fn a_grant_of_another_front_end_is_left_alone_and_released() {
     let mut document: serde_json::Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
     let store = node.store();
     store.release(&lease.grant.nonce).unwrap();
-    let defaults = fgpu_hook::config::Config::default().defaults();
+    let defaults = fgpu_engine::config::Config::default().defaults();
     let annotations = [("fgpu/fraction".to_owned(), "0.25".to_owned())].into();
     let request = fgpu_spec::Request::parse(&annotations, None, &defaults).unwrap().unwrap();
     let claim = fgpu_allocator::Claim { maker: fgpu_allocator::Process::current().unwrap(), ..claim };

@@ -9,5 +9,4 @@ mod hostile;
 mod life;
 mod node;
 mod race;
-mod runtime;
 mod witness;

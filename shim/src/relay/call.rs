@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_LENGTH_MAX, MESSAGE_TYPE_RESPONSE};
-use fgpu_hook::mention::of_fgpu;
+use fgpu_engine::mention::of_fgpu;
 use nix::poll::PollFlags;
 
 use crate::frame::{HEADER, Piece, Splitter, error_frame};

@@ -20,7 +20,7 @@ const FOLDER: &str = "/var/log/fgpu";
 fn of(container: &str) -> Vec<Value> {
     let text = fs::read_to_string(Path::new(FOLDER).join("events.jsonl")).unwrap_or_default();
     // One that is being written has no end yet. Writers that met in the moment leave an empty line
-    // (hook/src/events/file.rs), and the lab's are many.
+    // (engine/src/events/file.rs), and the lab's are many.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines = whole.lines().filter(|line| !line.is_empty());
     let events = lines.map(|line| serde_json::from_str::<Value>(line).expect(line));

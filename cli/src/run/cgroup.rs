@@ -1,0 +1,122 @@
+//! A cgroup of a command's own, below the one that we are in: by it is known when the last of its processes has ended.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fgpu_spec::Nonce;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use fgpu_engine::{cgroup_is_empty, cgroups_in};
+
+/// The file of a cgroup's processes; one that writes "0" becomes one of them.
+pub(super) const MEMBERS: &str = "cgroup.procs";
+/// What the name of a run's cgroup begins with; the rest is its grant.
+pub(super) const PREFIX: &str = "fgpu-run-";
+/// Where cgroups are made, the first that there is: with v1 that of the devices controller.
+pub(super) const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup/devices", "/sys/fs/cgroup"];
+/// How often it is looked whether all have ended.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often an empty cgroup may refuse to go, until it is left to whoever tidies up: it costs nothing.
+const DYING: usize = 1000;
+
+/// A cgroup; dropping it ends what is in it and removes it.
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    path: String,
+    directory: PathBuf,
+    members: File,
+}
+
+impl Cgroup {
+    /// Makes one. `None` where that cannot be done (cgroupfs is read-only in a container, for example): then the share is
+    /// free when the command ends, and what it left behind in the background is not ended.
+    pub(super) fn make(nonce: &Nonce) -> Option<Self> {
+        let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        HIERARCHIES.into_iter().zip(cgroups_in(&text)).find_map(|(hierarchy, own)| {
+            let path = format!("{}/{PREFIX}{nonce}", own?.trim_end_matches('/'));
+            let directory = Path::new(hierarchy).join(&path[1..]);
+            // In a directory that is no cgroup, nothing would tell of its processes.
+            directory.parent()?.join(MEMBERS).exists().then_some(())?;
+            std::fs::create_dir(&directory).ok()?;
+            match OpenOptions::new().write(true).open(directory.join(MEMBERS)) {
+                Ok(members) => Some(Self { path, directory, members }),
+                Err(_) => {
+                    let _ = std::fs::remove_dir(&directory);
+                    None
+                }
+            }
+        })
+    }
+
+    /// Its path in its hierarchy, as `/proc/<pid>/cgroup` has it.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its open `cgroup.procs`.
+    pub(super) fn members(&self) -> BorrowedFd<'_> {
+        self.members.as_fd()
+    }
+}
+
+impl Cgroup {
+    /// Kills whoever is in it. Returns whether nobody is left.
+    fn end(&self) -> bool {
+        // All of them at once, those who are being forked and those who have no pid here, too (Linux 5.14, of v2 only:
+        // cgroup-v2.rst, "cgroup.kill").
+        match std::fs::write(self.directory.join("cgroup.kill"), "1") {
+            Ok(()) => cgroup_is_empty(&self.path),
+            Err(_) => !kill_all(&self.directory),
+        }
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Until nobody is left: a process that is not to be killed now (uninterruptible, say) still uses the share.
+        while !self.end() {
+            std::thread::sleep(PAUSE);
+        }
+        for _ in 0..DYING {
+            if remove(&self.directory) {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Sends SIGKILL to all processes of a cgroup and of those below it. Returns whether there were any.
+fn kill_all(directory: &Path) -> bool {
+    let text = std::fs::read_to_string(directory.join(MEMBERS)).unwrap_or_default();
+    // A process of another PID namespace is shown as 0, which kill(2) takes for our own group.
+    let members = text.lines().filter_map(|line| line.parse().ok()).filter(|&pid: &i32| pid > 0);
+    let mut any = false;
+    for pid in members {
+        // It may have ended since.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        any = true;
+    }
+    // `fold`, not `any`: all of them.
+    children(directory).iter().fold(any, |any, child| kill_all(child) || any)
+}
+
+/// Removes an empty cgroup and those below it. Fails for a moment after its last process was seen.
+pub(super) fn remove(directory: &Path) -> bool {
+    children(directory).iter().for_each(|child| {
+        remove(child);
+    });
+    !std::fs::remove_dir(directory).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+}
+
+pub(super) fn children(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}

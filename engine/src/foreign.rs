@@ -1,0 +1,168 @@
+//! Refuses a container whose spec brings a driver besides the share: what a mount's source holds is looked at here.
+//!
+//! A source is looked at, and not walked: whether it is a driver file, whether the node's driver lies below it, and whether
+//! one of the folders in which drivers and toolkits keep libcuda is in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fgpu_spec::{Document, Error, Request, is_driver_file};
+
+use crate::config::Config;
+use crate::layout::TRIPLET;
+
+/// Where a driver root, a toolkit or a library folder keeps the driver's libraries, from the source on.
+const FOLDERS: &[&str] = &[
+    "",
+    "compat",
+    "compat/lib",
+    "compat/lib.real",
+    "current",
+    "lib",
+    "lib64",
+    "nvidia/current",
+    "usr/lib",
+    "usr/lib64",
+    "usr/local/nvidia/lib64",
+];
+/// The same below a library folder of Debian's, in `/`, `/usr` and `/usr/lib`.
+const TRIPLET_FOLDERS: &[&str] = &["", "nvidia", "nvidia/current"];
+
+const NAMES: &[&str] = &["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"];
+
+/// Refuses a request whose container is given another driver.
+///
+/// # Errors
+/// `conflict`, with what is to be removed.
+pub fn refuse(config: &Config, request: &Request, document: &Document, bundle: &Path) -> Result<(), Error> {
+    let version = fgpu_driver::running_version(&config.driver_root).ok();
+    let look = Look { root: &config.driver_root, version: version.as_deref() };
+    let holds = |source: &Path| look.driver_file(&bundle.join(source));
+    match document.foreign_driver(&config.driver_extra, holds)? {
+        Some(found) => Err(found.refusal(&request.text)),
+        None => Ok(()),
+    }
+}
+
+struct Look<'a> {
+    root: &'a Path,
+    version: Option<&'a str>,
+}
+
+impl Look<'_> {
+    /// The driver file that a mount of `source` brings: empty if it is the source itself.
+    fn driver_file(&self, source: &Path) -> Option<String> {
+        // The runtime follows links of a source, too. What is not there it refuses or makes.
+        let real = fs::canonicalize(source).ok()?;
+        if is_driver_file(&real) {
+            return Some(if real == source { String::new() } else { real.display().to_string() });
+        }
+        if !real.is_dir() {
+            return None;
+        }
+        // The stub of a CUDA toolkit is to link against; it does nothing.
+        let within = |folder: PathBuf| (!folder.ends_with("stubs")).then(|| self.library(&folder)).flatten();
+        let library = folders().find_map(|folder| within(real.join(folder)));
+        let found = library.or_else(|| {
+            let own = folders().map(|folder| self.root.join(folder));
+            own.filter(|folder| folder.starts_with(&real)).find_map(within)
+        })?;
+        Some(found.display().to_string())
+    }
+
+    /// libcuda or NVML in this very folder. An empty file is a place that a mount has left.
+    fn library(&self, folder: &Path) -> Option<PathBuf> {
+        if !folder.is_dir() {
+            return None;
+        }
+        let is_there = |file: &PathBuf| {
+            fs::symlink_metadata(file)
+                .is_ok_and(|found| found.is_symlink() || found.is_file() && found.len() > 0)
+        };
+        let versioned = self.version.map(|version| format!("libcuda.so.{version}"));
+        NAMES.iter().copied().chain(versioned.as_deref()).map(|name| folder.join(name)).find(is_there)
+    }
+}
+
+fn folders() -> impl Iterator<Item = String> {
+    let triplet = TRIPLET.trim_start_matches("/usr/lib/");
+    let debian = ["", "lib/", "usr/lib/"].into_iter().flat_map(move |prefix| {
+        TRIPLET_FOLDERS.iter().map(move |folder| format!("{prefix}{triplet}/{folder}"))
+    });
+    FOLDERS.iter().map(|folder| (*folder).to_owned()).chain(debian)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "ELF").unwrap();
+        }
+        root
+    }
+
+    fn found(root: &Path, source: &Path) -> bool {
+        Look { root, version: Some("550.163.01") }.driver_file(source).is_some()
+    }
+
+    #[test]
+    fn a_folder_with_a_driver_is_told_from_one_without() {
+        let triplet = TRIPLET.trim_start_matches('/');
+        let nowhere = Path::new("/nonexistent");
+        for (file, holds) in [
+            ("libcuda.so.1", true),
+            ("libcuda.so", true),
+            ("libcuda.so.550.163.01", true),
+            ("libnvidia-ml.so.1", true),
+            ("lib64/libcuda.so.1", true),
+            ("usr/lib64/libcuda.so.1", true),
+            (&format!("{triplet}/libcuda.so.1"), true),
+            (&format!("{triplet}/nvidia/current/libcuda.so.1"), true),
+            (&format!("{}/libcuda.so.1", triplet.trim_start_matches("usr/lib/")), true),
+            ("compat/libcuda.so.1", true),
+            ("compat/lib.real/libcuda.so.1", true),
+            ("lib64/stubs/libcuda.so", false),
+            ("models/libcuda.so.1", false),
+            ("libcuda.so.1.txt/readme", false),
+            ("libcudart.so.12", false),
+            ("data", false),
+        ] {
+            let root = tree(&[file]);
+            assert_eq!(found(nowhere, root.path()), holds, "{file}");
+        }
+        let stubs = tree(&["stubs/libcuda.so"]);
+        assert!(!found(nowhere, &stubs.path().join("stubs")));
+        let placeholder = tempfile::tempdir().unwrap();
+        fs::write(placeholder.path().join("libcuda.so.1"), "").unwrap();
+        assert!(!found(nowhere, placeholder.path()));
+    }
+
+    #[test]
+    fn a_link_does_not_hide_what_is_mounted() {
+        let root = tree(&["driver/libcuda.so.550.163.01", "driver/libcuda.so.1"]);
+        symlink("driver", root.path().join("data")).unwrap();
+        symlink("driver/libcuda.so.550.163.01", root.path().join("file")).unwrap();
+        symlink("nothing", root.path().join("dangling")).unwrap();
+        for (name, holds) in [("data", true), ("file", true), ("dangling", false), ("missing", false)] {
+            assert_eq!(found(Path::new("/nonexistent"), &root.path().join(name)), holds, "{name}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_above_the_nodes_driver_brings_it() {
+        let library = format!("run/nvidia/driver{TRIPLET}/libcuda.so.1");
+        let node = tree(&[&library, "srv/data"]);
+        let root = node.path().join("run/nvidia/driver");
+        for source in ["", "run", "run/nvidia", "run/nvidia/driver/usr"] {
+            assert!(found(&root, &node.path().join(source)), "{source}");
+        }
+        assert!(!found(&root, &node.path().join("srv")));
+    }
+}

@@ -1,0 +1,55 @@
+//! The engine behind every front end: [`prepare()`] turns the annotations of a bundle into a lease and an edited
+//! `config.json`, [`activate`] records the container's init in the lease, [`release`] gives the share back.
+//!
+//! Nothing here is async, nothing starts a thread and nothing initialises NVML: a front end is in the way of
+//! every container that starts on the node.
+
+#![deny(unsafe_code, clippy::print_stderr)]
+
+mod board;
+pub mod bundle;
+pub mod child;
+pub mod config;
+pub mod container_files;
+pub mod devices;
+pub mod driver_step;
+pub mod edit;
+pub mod ending;
+pub mod events;
+pub mod foreign;
+pub mod grant;
+pub mod held;
+pub mod inherited;
+pub mod layers;
+mod layout;
+mod lifecycle;
+pub mod mention;
+pub mod openat2;
+mod own;
+mod places;
+mod plan;
+pub mod prepare;
+mod programs;
+mod reopen;
+mod resize;
+pub mod runtime;
+mod sealed;
+mod stderr;
+mod wait;
+pub mod watch;
+
+pub use child::Ended;
+pub use edit::{Container, RootfsMount, prepare_bundle};
+pub use grant::tiers;
+pub use lifecycle::{
+    activate, cgroup_is_empty, cgroup_of, cgroups_in, ended, give_back, holds, limit, release,
+    release_container, release_deleted, store,
+};
+pub use own::cannot_show;
+pub use prepare::{Given, prepare};
+pub use reopen::{Reopened, reopen, reopen_container};
+pub use resize::{enforce, resize};
+pub use stderr::say;
+
+/// The namespace of the leases of plain processes (`fgpu run`).
+pub const RUN_NAMESPACE: &str = "run";

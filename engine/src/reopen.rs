@@ -1,0 +1,65 @@
+//! Devices that were closed behind a container's back.
+//!
+//! Engines hand the device rules of their own spec to `update` (`podman update`, a pod's resize in place), in which what fgpu
+//! added is not. runc leaves devices as they are; crun (1.21, 1.28) puts these rules in the place of its own, and the
+//! container can open its GPU no more. Nobody calls a hook then: `fgpu-runtime` and the relay look after each `update` that they
+//! see, and `fgpu gc` looks at all containers.
+
+use fgpu_allocator::{Key, Lease, Store};
+use fgpu_spec::Error;
+
+use crate::config::Config;
+use crate::{cgroup_of, devices, plan, programs, store};
+
+/// A container of which a device was closed, and whether it is open now.
+pub type Reopened = (Lease, Result<(), Error>);
+
+/// Lets each container that runs open the devices of its grant again. What comes back are those of which one was closed.
+///
+/// # Errors
+/// The leases or the inventory cannot be read.
+pub fn reopen(config: &Config, store: &Store) -> Result<Vec<Reopened>, Error> {
+    reopen_those(config, store, |_| true)
+}
+
+/// [`reopen`] for one container, whose resources have just been updated.
+///
+/// # Errors
+/// As [`reopen`]; or a device stays closed.
+pub fn reopen_container(namespace: &str, id: &str) -> Result<(), Error> {
+    let config = Config::load()?;
+    let key = Key { namespace: namespace.into(), id: id.into() };
+    let looked = reopen_those(&config, &store(&config)?, |lease| lease.key == key)?;
+    looked.into_iter().try_for_each(|(_, opened)| opened)
+}
+
+fn reopen_those(
+    config: &Config,
+    store: &Store,
+    which: impl Fn(&Lease) -> bool,
+) -> Result<Vec<Reopened>, Error> {
+    let mut leases = store.leases()?;
+    // Only in the cgroup that was the container's when it got its share.
+    let is_there = |lease: &Lease| {
+        lease.init.is_some_and(|init| {
+            init.is_alive() && lease.cgroup.is_some() && cgroup_of(init.pid) == lease.cgroup
+        })
+    };
+    leases.retain(|lease| which(lease) && lease.key.namespace != crate::RUN_NAMESPACE && is_there(lease));
+    if leases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
+    let mut told = Vec::new();
+    for lease in leases {
+        let Some(init) = lease.init else { continue };
+        let nodes = plan::nodes(config, &inventory, &lease.grant);
+        match nodes.and_then(|nodes| devices::open(init.pid, &nodes)) {
+            Ok(opened) if !init.is_alive() => opened.undo()?,
+            Ok(opened) if opened.is_empty() => {}
+            Ok(_) => told.push((lease, Ok(()))),
+            Err(error) => told.push((lease, Err(error))),
+        }
+    }
+    Ok(told)
+}

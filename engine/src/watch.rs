@@ -1,0 +1,197 @@
+//! Whoever else has a part in a container that waits for room. When one of them is gone the container is nobody's any more,
+//! and its place in the queue somebody else's.
+//!
+//! | who | is gone when | known by |
+//! |---|---|---|
+//! | the container's init | it has ended: its engine, its cgroup or a person killed it | its pidfd |
+//! | the runtime that runs the hook | it has ended | its pidfd |
+//! | conmon, above the runtime | it has ended | its pidfd |
+//! | CRI-O or Podman, above conmon | it has ended, or has no patience any more | the other end of `_OCI_SYNCPIPE`, on which conmon is to report |
+
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use fgpu_allocator::Process;
+use fgpu_spec::{Code, Error};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::fs::{FileType, fstat};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+/// conmon's variable (conmon, conmon.c and CRI-O, runtime_oci.go).
+const SYNC_PIPE: &[u8] = b"_OCI_SYNCPIPE=";
+
+/// How long a request may wait for room, and for whom.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// The longest wait; `fgpu/wait` may say less.
+    pub longest: Duration,
+    /// Those whose end ends the wait.
+    pub watch: Watch,
+}
+
+/// Those without whom nothing is worth waiting for.
+#[derive(Debug, Default)]
+pub struct Watch {
+    others: Vec<Other>,
+    /// One who had ended before he could be watched.
+    missed: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct Other {
+    who: &'static str,
+    fd: OwnedFd,
+    /// A pidfd becomes readable; the end of a pipe or socket is told without being asked for.
+    events: PollFlags,
+}
+
+impl Watch {
+    /// Watches a process. On a kernel without pidfds nobody is watched.
+    pub fn process(mut self, process: Process, who: &'static str) -> Self {
+        let fd = Pid::from_raw(process.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // The descriptor is the process's if it still has its pid.
+        if !process.is_alive() {
+            self.missed = Some(who);
+        } else if let Some(fd) = fd {
+            self.others.push(Other { who, fd, events: PollFlags::POLLIN });
+        }
+        self
+    }
+
+    /// Watches the process that started this one, and who is above it if that is conmon.
+    pub fn runtime(self) -> Self {
+        let Some(runtime) = parent_of("self").and_then(Process::of) else { return self };
+        let monitor = parent_of(&runtime.pid.to_string());
+        self.process(runtime, "the runtime").monitor(monitor)
+    }
+
+    /// Watches the process that started this one if it is conmon, and the engine above it.
+    pub fn engine(self) -> Self {
+        self.monitor(parent_of("self"))
+    }
+
+    fn monitor(mut self, monitor: Option<i32>) -> Self {
+        let Some(monitor) = monitor.and_then(Process::of) else { return self };
+        let Some(pipe) = sync_pipe(monitor) else { return self };
+        self.others.push(Other { who: "the engine", fd: pipe, events: PollFlags::empty() });
+        self.process(monitor, "conmon")
+    }
+
+    /// For poll(2).
+    pub fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.others.iter().map(|other| PollFd::new(other.fd.as_fd(), other.events))
+    }
+
+    /// Looks whether one of them is gone.
+    ///
+    /// # Errors
+    /// `cancelled`, with who it is.
+    pub fn check(&self) -> Result<(), Error> {
+        let mut fds: Vec<_> = self.fds().collect();
+        // One that cannot be looked at is not known to be gone.
+        let _ = poll(&mut fds, PollTimeout::ZERO);
+        let ended = fds.iter().position(|fd| fd.any().unwrap_or(false)).map(|at| self.others[at].who);
+        match self.missed.or(ended) {
+            None => Ok(()),
+            Some(who) => {
+                let message =
+                    format!("{who} has ended, or gave the container up, before there was a share for it");
+                Err(Error::new(Code::Cancelled, message))
+            }
+        }
+    }
+}
+
+/// The descriptor on which conmon tells its engine what became of the container.
+fn sync_pipe(monitor: Process) -> Option<OwnedFd> {
+    let environment = std::fs::read(format!("/proc/{}/environ", monitor.pid)).ok()?;
+    let number = environment.split(|byte| *byte == 0).find_map(|word| word.strip_prefix(SYNC_PIPE))?;
+    let number: RawFd = str::from_utf8(number).ok()?.parse().ok().filter(|number| *number >= 0)?;
+    let process = pidfd_open(Pid::from_raw(monitor.pid)?, PidfdFlags::empty()).ok()?;
+    let pipe = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()?;
+    let kind = FileType::from_raw_mode(fstat(&pipe).ok()?.st_mode);
+    (matches!(kind, FileType::Socket | FileType::Fifo) && monitor.is_alive()).then_some(pipe)
+}
+
+/// The process that started one, by its folder in procfs.
+fn parent_of(process: &str) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which ends at the last bracket: the state, then the parent (proc_pid_stat(5)).
+    let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+    (parent > 1).then_some(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn sleeper() -> (Child, Process) {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let process = Process::of(child.id() as i32).unwrap();
+        (child, process)
+    }
+
+    #[test]
+    fn a_process_that_ends_is_missed_whether_before_or_after() {
+        let (mut child, process) = sleeper();
+        let watch = Watch::default().process(process, "the init");
+        watch.check().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for watch in [watch, Watch::default().process(process, "the init")] {
+            let error = watch.check().unwrap_err();
+            assert_eq!(error.code, Code::Cancelled);
+            assert!(error.message.starts_with("the init has ended"), "{error}");
+        }
+    }
+
+    #[test]
+    fn whoever_started_us_lives() {
+        Watch::default().runtime().engine().check().unwrap();
+    }
+
+    /// A monitor has one end of a pair, and nobody else; its engine has the other.
+    #[test]
+    fn an_engine_that_closes_its_end_is_gone() {
+        let (engine, monitors) = UnixStream::pair().unwrap();
+        let mut monitor = Command::new("sleep")
+            .arg("600")
+            .env("_OCI_SYNCPIPE", "0")
+            .stdin(Stdio::from(OwnedFd::from(monitors)))
+            .spawn()
+            .unwrap();
+        // The kernel shows a program's environment a moment after it runs.
+        while std::fs::read(format!("/proc/{}/environ", monitor.id())).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        let watch = || Watch::default().monitor(Some(monitor.id() as i32));
+        let before = watch();
+        before.check().unwrap();
+        assert_eq!(before.others.len(), 2);
+        drop(engine);
+        for watch in [before, watch()] {
+            // Another test that starts a process has a copy of the engine's end for a moment.
+            while watch.check().is_ok() {
+                std::thread::yield_now();
+            }
+            assert!(watch.check().unwrap_err().message.starts_with("the engine has ended"));
+        }
+        monitor.kill().unwrap();
+        monitor.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_is_no_monitor_is_not_watched_for_its_engine() {
+        for number in ["", "x", "99", "-1", "2"] {
+            let mut other = Command::new("sleep");
+            let mut other =
+                other.arg("600").env("_OCI_SYNCPIPE", number).stderr(Stdio::null()).spawn().unwrap();
+            assert!(Watch::default().monitor(Some(other.id() as i32)).others.is_empty(), "{number}");
+            other.kill().unwrap();
+            other.wait().unwrap();
+        }
+    }
+}
