@@ -193,11 +193,20 @@ fn precreate_edits_the_spec_that_it_is_given() {
     assert_eq!(lease.key.id, "abc");
     assert_eq!(lease.maker.pid, std::process::id() as i32);
     assert_eq!(lease.pid_file.unwrap(), std::path::Path::new("/run/x/userdata/pidfile"));
+    // A container that has its grant keeps its spec.
+    let output = edit(&edited.to_string());
+    assert!(output.status.success(), "{}", told(&output));
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap(), edited);
+    assert_eq!(node.leases().len(), 1);
     node.store().release(&lease.grant.nonce).unwrap();
 
-    // Who asks for nothing gets back what he gave.
+    // So does one that asks for nothing, also where the configuration cannot be read.
     let plain = r#"{"ociVersion": "1.2.0",  "root": {"path": "/x"}}"#;
     assert_eq!(String::from_utf8_lossy(&edit(plain).stdout), plain);
+    let config = fs::read_to_string("/etc/fgpu/config.toml").unwrap();
+    fs::write("/etc/fgpu/config.toml", "no such key").unwrap();
+    assert_eq!(String::from_utf8_lossy(&edit(plain).stdout), plain);
+    fs::write("/etc/fgpu/config.toml", config).unwrap();
     node.assert_nothing_held("precreate");
     // An error answers with nothing.
     let output = edit(r#"{"annotations": {"fgpu/fraction": "2"}}"#);
