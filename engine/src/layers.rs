@@ -8,13 +8,16 @@
 //! An upper layer hides what the lower ones have at the same path (a whiteout, or another kind of file), as in overlayfs. That a
 //! directory may be opaque is not looked at: then we see files that the container does not have, and cover them for nothing.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::dir::Dir;
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 
@@ -38,9 +41,19 @@ pub struct RootfsMount {
 /// The directories that make up a root file system, the uppermost first.
 #[derive(Debug)]
 pub struct Layers {
-    folders: Vec<OwnedFd>,
+    root: Folders,
+    /// Folders that were opened, by their paths without links. Most paths that are looked at begin alike.
+    known: RefCell<BTreeMap<String, Folders>>,
     budget: Budget,
 }
+
+/// A folder of the root in each of the layers that have it, the uppermost first.
+type Folders = Rc<Vec<OwnedFd>>;
+
+/// As many descriptors are kept open for paths to come; a process may have 1024 (getrlimit(2), `RLIMIT_NOFILE`).
+const MOST_KEPT: usize = 128;
+/// Folders of deeper paths are not kept: to name them takes longer than to open them.
+const DEEPEST_KEPT: usize = 8;
 
 impl Layers {
     /// The layers of a root that is mounted already.
@@ -67,7 +80,7 @@ impl Layers {
     }
 
     fn of(folders: Vec<OwnedFd>) -> Self {
-        Self { folders, budget: Budget::default() }
+        Self { root: Rc::new(folders), known: RefCell::default(), budget: Budget::default() }
     }
 
     /// How often a folder of a layer was looked into.
@@ -76,9 +89,9 @@ impl Layers {
         self.budget.spent()
     }
 
-    /// Whether more was asked than is looked for. What was said since, that nothing is there, is not known.
-    pub fn is_exhausted(&self) -> bool {
-        self.budget.is_spent()
+    /// Why not all was looked into that was asked for, if so: what was said to be missing may be there.
+    pub fn unread(&self) -> Option<String> {
+        self.budget.end()
     }
 
     /// Whether there is something at `path`, be it a link that leads nowhere.
@@ -90,7 +103,8 @@ impl Layers {
     pub fn read(&self, path: &str, limit: u64) -> Option<Vec<u8>> {
         let Walked { end: End::File(file), .. } = self.walk(path, true)? else { return None };
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file = File::from(openat(&file.folder, file.name.as_str(), flags, Mode::empty()).ok()?);
+        let folder = file.folders.get(file.layer)?;
+        let file = File::from(openat(folder, file.name.as_str(), flags, Mode::empty()).ok()?);
         let mut bytes = Vec::new();
         // Whoever swapped the file for a FIFO in between gets an empty read, not a hang: O_NONBLOCK.
         file.metadata().ok().filter(std::fs::Metadata::is_file)?;
@@ -116,13 +130,11 @@ impl Layers {
 
     /// Goes along `path`; a link at its end is followed if `follow` says so.
     fn walk(&self, path: &str, follow: bool) -> Option<Walked> {
-        if !self.budget.spend(self.folders.len()) {
+        if !self.budget.spend(self.root.len()) {
             return None;
         }
-        let root =
-            || -> Option<Vec<OwnedFd>> { self.folders.iter().map(|layer| layer.try_clone().ok()).collect() };
         // The folders from the root to here, with their names.
-        let mut stack: Vec<(String, Vec<OwnedFd>)> = vec![(String::new(), root()?)];
+        let mut stack: Vec<(String, Folders)> = vec![(String::new(), Rc::clone(&self.root))];
         let mut pending: Vec<String> = parts(path);
         let mut links = 0;
         while let Some(name) = pending.pop() {
@@ -131,7 +143,7 @@ impl Layers {
                 continue;
             }
             let (_, here) = stack.last()?;
-            let end = look(&self.budget, here, &name)?;
+            let end = self.look(&stack, here, &name)?;
             if let (End::Link, true) = (&end, follow || !pending.is_empty()) {
                 links += 1;
                 let target = here.iter().find_map(|layer| readlinkat(layer, name.as_str()).ok())?;
@@ -145,16 +157,36 @@ impl Layers {
             match (end, pending.is_empty()) {
                 (End::Folder(layers), false) => stack.push((name, layers)),
                 // Whoever mounts there makes it, with nothing in it.
-                (End::Missing, false) => stack.push((name, Vec::new())),
+                (End::Missing, false) => stack.push((name, Folders::default())),
                 (_, false) => return None,
                 (end, true) => {
-                    stack.push((name, Vec::new()));
+                    stack.push((name, Folders::default()));
                     return Some(Walked { path: path_of(&stack), end });
                 }
             }
         }
         let path = path_of(&stack);
         Some(Walked { path, end: End::Folder(stack.pop()?.1) })
+    }
+
+    /// [`look`], or what is known from an earlier one.
+    fn look(&self, stack: &[(String, Folders)], here: &Folders, name: &str) -> Option<End> {
+        if stack.len() > DEEPEST_KEPT {
+            return look(&self.budget, here, name);
+        }
+        let path = format!("{}/{name}", path_of(stack));
+        if let Some(known) = self.known.borrow().get(&path) {
+            return self.budget.spend(here.len()).then(|| End::Folder(Rc::clone(known)));
+        }
+        let end = look(&self.budget, here, name)?;
+        if let End::Folder(folders) = &end {
+            let mut known = self.known.borrow_mut();
+            let kept: usize = known.values().map(|folders| folders.len()).sum();
+            if kept + folders.len() <= MOST_KEPT {
+                known.insert(path, Rc::clone(folders));
+            }
+        }
+        Some(end)
     }
 }
 
@@ -163,7 +195,7 @@ impl Layers {
 pub struct Folder {
     /// Absolute in the root.
     pub path: String,
-    layers: Vec<OwnedFd>,
+    layers: Folders,
     budget: Budget,
 }
 
@@ -188,7 +220,13 @@ impl Folder {
         // A set: a hostile image has as many layers as there may be, and other names in each of them.
         let mut names = BTreeSet::new();
         for layer in self.layers.iter().take_while(|_| self.budget.spend(limit / 16)) {
-            let Ok(directory) = Dir::openat(layer, ".", READ_DIRECTORY, Mode::empty()) else { continue };
+            let directory = match Dir::openat(layer, ".", READ_DIRECTORY, Mode::empty()) {
+                Ok(directory) => directory,
+                Err(errno) => {
+                    self.budget.fail(errno);
+                    break;
+                }
+            };
             for entry in directory.into_iter().take(limit).flatten() {
                 let Ok(name) = entry.file_name().to_str() else { continue };
                 if name != "." && name != ".." {
@@ -209,7 +247,7 @@ struct Walked {
 /// What is at the end of a path.
 enum End {
     Missing,
-    Folder(Vec<OwnedFd>),
+    Folder(Folders),
     Link,
     /// A regular file.
     File(Place),
@@ -219,7 +257,9 @@ enum End {
 
 /// A file, by the folder that it is in.
 struct Place {
-    folder: OwnedFd,
+    folders: Folders,
+    /// Which of them.
+    layer: usize,
     name: String,
 }
 
@@ -229,37 +269,48 @@ const FOLDER: OFlag =
     OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// What the uppermost of these folders that knows `name` has there; `None` if the budget is spent.
-fn look(budget: &Budget, layers: &[OwnedFd], name: &str) -> Option<End> {
+///
+/// A folder that cannot be opened, for want of a descriptor say, spends the budget: it may hold what is looked for.
+fn look(budget: &Budget, layers: &Folders, name: &str) -> Option<End> {
     if !budget.spend(layers.len()) {
         return None;
     }
     let mut folders = Vec::new();
-    for layer in layers {
-        let Ok(stat) = fstatat(layer, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
-        let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
-        if kind == SFlag::S_IFDIR {
-            folders.extend(openat(layer, name, FOLDER, Mode::empty()));
-            continue;
+    for (number, layer) in layers.iter().enumerate() {
+        match openat(layer, name, FOLDER, Mode::empty()) {
+            Ok(folder) => {
+                folders.push(folder);
+                continue;
+            }
+            // A name that is too long for one layer's file system is too long for the overlay, too.
+            Err(Errno::ENOENT | Errno::ENAMETOOLONG) => continue,
+            // Something that is no folder, or a link (open(2), O_DIRECTORY with O_NOFOLLOW).
+            Err(Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(errno) => {
+                budget.fail(errno);
+                return None;
+            }
         }
-        // A file or a whiteout (a character device 0:0) hides what is below it, and not what is above.
+        // It hides what is below it, and not what is above.
         if !folders.is_empty() {
             break;
         }
-        return Some(match kind {
+        let Ok(stat) = fstatat(layer, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        return Some(match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
             SFlag::S_IFLNK => End::Link,
+            // A whiteout is a character device 0:0 (overlayfs.rst).
             SFlag::S_IFCHR if stat.st_rdev == 0 => End::Missing,
-            SFlag::S_IFREG => match layer.try_clone() {
-                Ok(folder) => End::File(Place { folder, name: name.to_owned() }),
-                Err(_) => End::Missing,
-            },
+            SFlag::S_IFREG => {
+                End::File(Place { folders: Rc::clone(layers), layer: number, name: name.to_owned() })
+            }
             _ => End::Other,
         });
     }
-    Some(if folders.is_empty() { End::Missing } else { End::Folder(folders) })
+    Some(if folders.is_empty() { End::Missing } else { End::Folder(Rc::new(folders)) })
 }
 
 /// The path of the folders from the root on.
-fn path_of(stack: &[(String, Vec<OwnedFd>)]) -> String {
+fn path_of(stack: &[(String, Folders)]) -> String {
     let names: Vec<&str> = stack.iter().skip(1).map(|(name, _)| name.as_str()).collect();
     format!("/{}", names.join("/"))
 }

@@ -76,8 +76,8 @@ impl Layout {
         let layout = Self { library_directories: vec![directory], ..Self::default() };
         let mut search = Search { layers, layout, seen: BTreeSet::new() };
         search.everywhere(env, cwd)?;
-        if layers.is_exhausted() {
-            return Err(refused("the search path of the loader", "it is longer than is looked into"));
+        if let Some(why) = layers.unread() {
+            return Err(refused("the search path of the loader", &why));
         }
         Ok(search.layout)
     }
