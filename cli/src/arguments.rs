@@ -38,8 +38,23 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
+    /// Tell each step on standard error, and how long it took
+    #[arg(long, global = true)]
+    pub(crate) debug: bool,
+
+    /// The form of what --debug and log-level tell
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The forms that runc has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
 }
 
 #[derive(Debug, Subcommand)]

@@ -28,12 +28,15 @@ mod table;
 mod used;
 mod wait;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use fgpu_engine::config::{self, Config};
+use fgpu_engine::diagnostics::{self, Format, LogLevel, Sink};
 use fgpu_spec::Error;
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::{Arguments, Command, LogFormat};
 use crate::node::Node;
 use crate::output::Output;
 use crate::release::Tell;
@@ -49,8 +52,22 @@ pub fn main() -> ExitCode {
     output::finish(run(&Arguments::parse()))
 }
 
+/// Tells of each step on standard error, if somebody wants it.
+fn diagnose(arguments: &Arguments, path: Option<&Path>) {
+    let format = match arguments.log_format {
+        LogFormat::Text => Format::Text,
+        LogFormat::Json => Format::Json,
+    };
+    let level = match arguments.debug {
+        true => LogLevel::Debug,
+        false => diagnostics::level(&Config::load_from(path.unwrap_or(Path::new(config::PATH)))),
+    };
+    diagnostics::start(level, format, Sink::Stderr);
+}
+
 fn run(arguments: &Arguments) -> Result<Output, Error> {
     let path = arguments.config.as_deref();
+    diagnose(arguments, path);
     let node = || Node::configured(path);
     match &arguments.command {
         // An engine is set up on a node whose configuration may be wrong or missing, and that is a thing to be found.

@@ -8,6 +8,8 @@ use fgpu_allocator::Rules;
 use fgpu_spec::{Code, Compute, Defaults, Error, Policy, Seen, Vocabulary};
 use serde::Deserialize;
 
+use crate::diagnostics::LogLevel;
+
 /// Where the configuration is read from. There is no environment variable for it: a front end runs with the
 /// environment of somebody else's container engine.
 pub const PATH: &str = "/etc/fgpu/config.toml";
@@ -51,6 +53,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// `log-dir`: where the record of grants is kept.
     pub log_dir: PathBuf,
+    /// `log-level`: how much is told of each step ([`crate::diagnostics`]).
+    pub log_level: LogLevel,
     /// `library-dir`: where this boot's copies of the quota libraries are. Programs are mapped from there.
     pub library_dir: PathBuf,
     /// `runtimes`: the real OCI runtimes, names or paths, in order of preference.
@@ -96,6 +100,7 @@ impl Default for Config {
             allow_none: false,
             state_dir: PathBuf::from("/run/fgpu"),
             log_dir: PathBuf::from("/var/log/fgpu"),
+            log_level: LogLevel::default(),
             library_dir: PathBuf::from("/var/lib/fgpu"),
             runtimes: vec![PathBuf::from("runc"), PathBuf::from("crun")],
             driver_root: PathBuf::from("/"),
@@ -180,6 +185,7 @@ impl Config {
             allow_none: file.allow_none,
             state_dir: absolute("state-dir", file.state_dir)?.unwrap_or(defaults.state_dir),
             log_dir: absolute("log-dir", file.log_dir)?.unwrap_or(defaults.log_dir),
+            log_level: file.log_level,
             library_dir: absolute("library-dir", file.library_dir)?.unwrap_or(defaults.library_dir),
             runtimes: match file.runtimes {
                 None => defaults.runtimes,
@@ -269,6 +275,7 @@ struct File {
     allow_none: bool,
     state_dir: Option<PathBuf>,
     log_dir: Option<PathBuf>,
+    log_level: LogLevel,
     library_dir: Option<PathBuf>,
     runtimes: Option<Vec<PathBuf>>,
     driver: Driver,
@@ -339,6 +346,7 @@ mod tests {
             allow-none = true
             state-dir = "/var/lib/fgpu"
             log-dir = "/srv/log"
+            log-level = "debug"
             library-dir = "/srv/lib"
             runtimes = ["/opt/runc"]
             [driver]
@@ -362,6 +370,7 @@ mod tests {
         assert_eq!(config.defaults().aliases, config.aliases);
         assert_eq!(config.state_dir, Path::new("/var/lib/fgpu"));
         assert_eq!(config.log_dir, Path::new("/srv/log"));
+        assert_eq!(config.log_level, LogLevel::Debug);
         assert_eq!(config.library_dir, Path::new("/srv/lib"));
         assert_eq!(config.runtimes, [PathBuf::from("/opt/runc")]);
         assert_eq!(config.driver_root, Path::new("/run/nvidia/driver"));

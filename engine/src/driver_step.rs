@@ -52,6 +52,7 @@ fn command(config: &Config, words: &[&str]) -> Result<Command, Error> {
 }
 
 fn run(config: &Config, words: &[&str]) -> Result<Output, Error> {
+    let _step = tracing::debug_span!("driver", words = words.join(" ")).entered();
     let mut command = command(config, words)?;
     child::notice_ends();
     command

@@ -9,7 +9,7 @@
 //! docs/json.md has the fields. What a field means never changes within a [`SCHEMA`]; new ones may come.
 
 mod file;
-mod journal;
+pub(crate) mod journal;
 mod read;
 mod record;
 
@@ -31,7 +31,7 @@ pub const SCHEMA: u32 = 1;
 pub const FILE: &str = file::NAME;
 
 /// Where systemd's journal takes entries (systemd.io, "Native Journal Protocol").
-const JOURNAL: &str = "/run/systemd/journal/socket";
+pub(crate) const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// Keeps the record.
 #[derive(Debug)]
@@ -63,6 +63,7 @@ impl Events {
     fn write(&self, record: &Record<'_>) {
         // What cannot be recorded here may be there; what cannot be recorded at all is nobody's fault who waits for a
         // container.
+        tracing::info!("{}", record.message());
         let _ = journal::send(&self.journal, record);
         let _ = self.log.append(&record.line());
     }

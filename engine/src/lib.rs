@@ -12,6 +12,7 @@ pub mod child;
 pub mod config;
 pub mod container_files;
 pub mod devices;
+pub mod diagnostics;
 pub mod driver_step;
 pub mod edit;
 pub mod ending;

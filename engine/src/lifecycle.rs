@@ -57,6 +57,7 @@ pub fn release(nonce: &Nonce) -> Result<(), Error> {
 /// # Errors
 /// As [`release`].
 pub fn give_back(config: &Config, store: &Store, nonce: &Nonce) -> Result<(), Error> {
+    let _step = tracing::debug_span!("release", %nonce).entered();
     match store.release(nonce)? {
         Some(lease) => driver_step::ended(config, store, &lease),
         None => Ok(()),

@@ -11,6 +11,7 @@
 
 use fgpu_allocator::{Claim, Store};
 use fgpu_spec::{Code, Document, Error, Nonce, Plan, Request, Tier};
+use tracing::{debug, debug_span};
 
 use crate::config::Config;
 use crate::events::refusals_of;
@@ -114,11 +115,16 @@ pub fn prepare<D: Delivery>(
     document: &mut Document,
     delivery: &mut D,
 ) -> Result<Option<Given>, Error> {
+    let _step = debug_span!("prepare", container = %claim.key.short()).entered();
     if config.is_err() && !grant::asks(&config, document) {
         return Ok(None);
     }
     refusals_of(config, &claim.key, |config| {
-        let Some(request) = grant::request(config, document)? else { return Ok(None) };
+        let Some(request) = grant::request(config, document)? else {
+            debug!("asks for nothing");
+            return Ok(None);
+        };
+        debug!("asks for {}", request.text);
         give(config, &request, claim, document, delivery)
     })
 }
@@ -133,12 +139,16 @@ fn give<D: Delivery>(
     writable(config, request)?;
     let store = &store(config)?;
     if let Some(nonce) = grant::written(store, document, &claim.key.id, &claim.bundle)? {
+        debug!("has grant {nonce} already");
         return Ok(Some(Given { nonce, is_new: false }));
     }
     foreign::refuse(config, request, document, &claim.bundle)?;
     let Some(patience) = delivery.patience(store)? else { return Ok(None) };
+    let step = debug_span!("reserve").entered();
     let (granted, guard) = grant::reserve(config, store, request, claim, &patience, || delivery.guard())?;
+    drop(step);
     let share = Share { config, store, granted: &granted };
+    let _step = debug_span!("deliver").entered();
     // Whoever has ended while the request waited gets no share.
     let delivered = patience.watch.check().and_then(|()| delivery.deliver(&share, document, &guard));
     match delivered {

@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use fgpu_allocator::{Claim, Process, Store};
 use fgpu_engine::config::Config;
+use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_engine::grant::Image;
 use fgpu_engine::held::Held;
 use fgpu_engine::layers::Layers;
@@ -75,6 +76,8 @@ fn give(input: impl Read, timeout: Duration) -> Result<(), Error> {
     entry::enter(Stage::Create)?;
     let deadline =
         Deadline::set(timeout, "fgpu: timed-out: the hook's own time limit passed; try again\n", 1)?;
+    let config = Config::load();
+    diagnostics::start(diagnostics::level(&config), Format::Text, Sink::journal());
     let state = State::read(input)?;
     let mut document = Document::parse(&bundle::read(&state.bundle.join("config.json"))?)?;
     let claim =
@@ -86,7 +89,7 @@ fn give(input: impl Read, timeout: Duration) -> Result<(), Error> {
         deadline,
         target: None,
     };
-    prepare(Config::load(), &claim, &mut document, &mut delivery).map(|_| ())
+    prepare(config, &claim, &mut document, &mut delivery).map(|_| ())
 }
 
 /// The delivery into a container that exists.

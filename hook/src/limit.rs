@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::time::Duration;
 
+use fgpu_engine::config::Config;
+use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_spec::{Error, Nonce};
 
 use crate::entry::{self, Stage};
@@ -23,6 +25,7 @@ pub(crate) fn limit(input: impl Read, nonce: &Nonce, insists: bool, timeout: Dur
 fn set(input: impl Read, nonce: &Nonce, insists: bool, timeout: Duration) -> Result<(), Error> {
     entry::enter(Stage::Create)?;
     Deadline::set(timeout, "fgpu: timed-out: the driver set no memory limit in time; see `dmesg`\n", 1)?;
+    diagnostics::start(diagnostics::level(&Config::load()), Format::Text, Sink::journal());
     let state = State::read(input)?;
     fgpu_engine::limit(nonce, state.pid, insists)
 }

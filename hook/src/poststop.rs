@@ -4,6 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use fgpu_engine::config::Config;
+use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_engine::{bundle, ended, ending, give_back, grant, release, say, store};
 use fgpu_spec::{Document, Error, Nonce};
 
@@ -27,6 +28,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 pub(crate) fn poststop(mut input: impl Read, grant: Option<Nonce>) {
     let words = "fgpu: internal: poststop took too long; fgpu gc releases what it did not\n";
     let entered = entry::enter(Stage::Release).and_then(|()| Deadline::set(LONGEST, words, 0));
+    diagnostics::start(diagnostics::level(&Config::load()), Format::Text, Sink::journal());
     let released = match grant {
         Some(nonce) => {
             let released = release(&nonce);

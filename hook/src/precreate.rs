@@ -17,6 +17,7 @@ use std::time::Duration;
 use fgpu_allocator::{Claim, Key, Process};
 use fgpu_engine::bundle;
 use fgpu_engine::config::Config;
+use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_engine::edit::Edit;
 use fgpu_engine::grant::asks;
 use fgpu_engine::held::Held;
@@ -41,6 +42,7 @@ pub(crate) fn precreate(input: impl Read, mut output: impl Write, timeout: Durat
     let text = bundle::text(input, Path::new("the spec on standard input"))?;
     let mut document = Document::parse(&text)?;
     let config = Config::load();
+    diagnostics::start(diagnostics::level(&config), Format::Text, Sink::journal());
     let mut answer = |document: &Document| {
         output
             .write_all(document.to_string().as_bytes())

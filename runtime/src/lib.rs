@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use fgpu_allocator::{Key, Process};
 use fgpu_engine::child::{self, Bond, Ended};
 use fgpu_engine::config::Config;
+use fgpu_engine::diagnostics::{self, LogLevel};
 use fgpu_engine::runtime::command_line::{CommandLine, Verb};
 use fgpu_engine::runtime::{Environment, Log, Runtime, bundle};
 use fgpu_engine::{
@@ -77,6 +78,13 @@ fn serve(words: &[OsString]) -> Result<Ended, Error> {
 }
 
 impl Call<'_> {
+    /// Tells of each step where the runtime tells of its own. `--debug` stands before the command, with each runtime.
+    fn diagnose(&self, level: LogLevel) {
+        let asked = self.words[..self.line.at].iter().any(|word| word == "--debug");
+        let log = Log::of(self.words);
+        diagnostics::start(if asked { LogLevel::Debug } else { level }, log.format(), log.sink());
+    }
+
     /// Has the real runtime do it, and then does something for the container's lease. Of a container that holds nothing nobody
     /// may notice that we were there.
     fn holding(
@@ -85,11 +93,13 @@ impl Call<'_> {
         then: impl FnOnce(&Key, Ended) -> Result<(), Error>,
     ) -> Result<Ended, Error> {
         let &Self { runtime, words, line, environment } = self;
+        let level = diagnostics::level(&config);
         let state_dir = config.map_or_else(|_| Config::state_dir(), |config| config.state_dir);
         let key = Key { namespace: runtime.namespace(line, environment), id: line.id.clone() };
         if !fgpu_allocator::may_hold(&state_dir, &key) {
             return Err(become_runtime(runtime, words));
         }
+        self.diagnose(level);
         let ended = run_real(runtime, words)?;
         tell(words, then(&key, ended));
         Ok(ended)
@@ -102,6 +112,7 @@ impl Call<'_> {
         if mention::under(&config, &spec) != Some(true) {
             return Err(become_runtime(runtime, words));
         }
+        self.diagnose(diagnostics::level(&config));
         let theirs = match runtime.pid_file(line, environment) {
             Ok(path) => path,
             Err(why) => {

@@ -92,3 +92,40 @@ fn each_life_of_a_bundle_has_a_grant_of_its_own() {
         bundle.end();
     }
 }
+
+/// As containerd starts a runtime: it reads the log file as lines of JSON.
+#[test]
+fn each_step_is_told_to_whoever_asks_for_it() {
+    let node = Node::new(1);
+    let container = Container::new(&node, &[("fgpu/fraction", "0.25")]);
+    let (bundle, log) = (container.bundle.to_str().unwrap(), node.path("log.json"));
+    let pid_file = container.bundle.join("init.pid");
+    // The log's options are global: RUNC finds its own behind them.
+    let script = format!("shift 4; [ $1 = --debug ] && shift; {}", RUNC.trim());
+    let create = |debug: &[&str]| {
+        let global = ["--log", log.to_str().unwrap(), "--log-format", "json"];
+        let words = ["create", "--bundle", bundle, "--pid-file", pid_file.to_str().unwrap(), &container.id];
+        let output = node.runtime(&script, &[&global, debug, &words].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        let pid: i32 = fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        while fgpu_allocator::Process::of(pid).is_some() {
+            std::thread::yield_now();
+        }
+        fs::remove_file(container.bundle.join("there")).unwrap();
+        fs::read_to_string(&log).unwrap_or_default()
+    };
+    assert_eq!(create(&[]), "", "a create that goes well says nothing");
+    let text = create(&["--debug"]);
+    let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    let messages: Vec<String> =
+        text.lines().map(|text| line(text)["msg"].as_str().unwrap().to_owned()).collect();
+    let name = format!("prepare(container=runc/{}): ", container.id);
+    assert!(messages.iter().all(|message| message.starts_with(&name)), "{messages:#?}");
+    for step in ["asks for fgpu/fraction=0.25", "reserve: close time.busy=", "deliver: close time.busy="] {
+        assert!(
+            messages.iter().any(|message| message[name.len()..].starts_with(step)),
+            "{step}: {messages:#?}"
+        );
+    }
+}

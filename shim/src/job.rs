@@ -13,8 +13,9 @@ use containerd_shim_protos::api::CreateTaskRequest;
 use containerd_shim_protos::protobuf::Message;
 use fgpu_allocator::Process;
 use fgpu_engine::config::Config;
+use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_engine::{Container, RootfsMount};
-use fgpu_spec::Nonce;
+use fgpu_spec::{Error, Nonce};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
@@ -90,9 +91,12 @@ impl Work {
 /// Does a job. `result` takes the result of a [`Work::Prepare`]; its end tells the relay of ours, so no program
 /// that the engine starts may inherit it.
 pub(crate) fn run(work: Work, mut result: File) -> anyhow::Result<()> {
+    let config = Config::load();
+    // Standard error is containerd's log here.
+    diagnostics::start(diagnostics::level(&config), Format::Text, Sink::Stderr);
     match work {
         Work::Prepare { namespace, maker, request } => {
-            let prepared = prepare(&namespace, maker, &request)?;
+            let prepared = prepare(config, &namespace, maker, &request)?;
             result.write_all(prepared.line().as_bytes()).context("cannot write the result")?;
         }
         Work::Activate { nonce, pid } => fgpu_engine::activate(&nonce, pid)?,
@@ -103,7 +107,12 @@ pub(crate) fn run(work: Work, mut result: File) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn prepare(namespace: &str, maker: i32, request: &[u8]) -> anyhow::Result<Prepared> {
+fn prepare(
+    config: Result<Config, Error>,
+    namespace: &str,
+    maker: i32,
+    request: &[u8],
+) -> anyhow::Result<Prepared> {
     // Nobody waits for room on behalf of a relay that died: its lease would be nobody's.
     set_pdeathsig(Signal::SIGKILL).context("cannot ask to end with the relay")?;
     anyhow::ensure!(nix::unistd::getppid().as_raw() == maker, "the relay has ended already");
@@ -125,7 +134,7 @@ fn prepare(namespace: &str, maker: i32, request: &[u8]) -> anyhow::Result<Prepar
         pid_file: Some(bundle.join("init.pid")),
         poststop: false,
     };
-    Ok(match fgpu_engine::prepare_bundle(Config::load(), &container) {
+    Ok(match fgpu_engine::prepare_bundle(config, &container) {
         Ok(None) => Prepared::Nothing,
         Ok(Some(given)) => Prepared::Granted(given.nonce),
         Err(error) => Prepared::Failed(error.code.to_string(), error.to_string()),

@@ -23,6 +23,12 @@ pub(super) fn send(socket: &Path, record: &Record<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// An entry that is only a message, of which the text is one line.
+pub(crate) fn message(priority: &str, text: &str) -> Vec<u8> {
+    let text = text.trim_end().replace('\n', " ");
+    format!("MESSAGE={text}\nPRIORITY={priority}\nSYSLOG_IDENTIFIER=fgpu\n").into_bytes()
+}
+
 /// The message's id, by which `journalctl MESSAGE_ID=` finds all events of a kind (systemd.journal-fields(7)). They
 /// are random and never change.
 fn id(kind: Kind) -> &'static str {

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use fgpu_spec::Error;
 
+use crate::diagnostics::{Format, Sink};
+
 /// Where a runtime logs, and how.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Log {
@@ -21,6 +23,17 @@ impl Log {
     pub fn of(words: &[OsString]) -> Self {
         let path = value(words, &["log", "l"]).and_then(file);
         Self { path, json: value(words, &["log-format"]).is_some_and(|format| format == "json") }
+    }
+
+    /// Where diagnostics go: this file, or standard error, as the runtime's own.
+    pub fn sink(&self) -> Sink {
+        let open = |path: &PathBuf| OpenOptions::new().create(true).append(true).open(path).ok();
+        self.path.as_ref().and_then(open).map_or(Sink::Stderr, Sink::File)
+    }
+
+    /// The form of the lines.
+    pub fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::Text }
     }
 
     /// Whether a path counts from the runtime's own working directory.

@@ -12,6 +12,10 @@ use serde_json::Value;
 pub(crate) const TESTS: &[Test] = &[
     Test::both("events::a_container_leaves_its_grant_and_its_end", a_container_leaves_its_grant_and_its_end),
     Test::both("events::a_full_disk_stops_no_container", a_full_disk_stops_no_container),
+    Test::once(
+        "events::the_shim_tells_each_step_in_containerds_log",
+        the_shim_tells_each_step_in_containerds_log,
+    ),
 ];
 
 const FOLDER: &str = "/var/log/fgpu";
@@ -53,6 +57,22 @@ fn a_container_leaves_its_grant_and_its_end(front_end: FrontEnd) {
     let text = fs::read_to_string(Path::new(FOLDER).join("events.jsonl")).expect("it is there");
     let last: Value = serde_json::from_str(text.lines().last().unwrap_or_default()).expect("a line of JSON");
     assert_eq!((&last["event"], &last["code"]), (&"refused".into(), &"invalid-request".into()));
+}
+
+fn the_shim_tells_each_step_in_containerds_log() {
+    let log = || fs::read_to_string("/var/log/lab/containerd.log").unwrap_or_default();
+    let steps = |id: &str| {
+        let name = format!("prepare(container=moby/{}): deliver: close", &id[..12]);
+        log().lines().filter(|line| line.contains(&name)).count()
+    };
+    let start = || {
+        docker::container("busybox").command(["sleep", "1000"]).annotation("fgpu/fraction", "0.25").start()
+    };
+    let quiet = start();
+    let _configured = node::configure("log-level = \"debug\"");
+    let container = start();
+    wait_until("the step in the log", || steps(&container.id) == 1);
+    assert_eq!(steps(&quiet.id), 0, "without log-level nothing is told");
 }
 
 fn a_full_disk_stops_no_container(front_end: FrontEnd) {
