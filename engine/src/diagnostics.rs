@@ -8,8 +8,8 @@
 //! | `fgpu` | standard error, in the form of `--log-format` | `--debug`, else `log-level` |
 //!
 //! The library is tracing. A step is a span: its name stands before the messages of what happens in it, and its end says how
-//! long it took. Nothing waits for a reader: a line that cannot be written at once is lost. A reason for a refusal does
-//! not come this way, so it is told at each level.
+//! long it took. Nothing waits for a reader: a line that cannot be written at once is lost. Refusals and warnings do
+//! not come this way: they are told whatever the level is.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;
@@ -33,13 +33,9 @@ use crate::events::{JOURNAL, journal};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Nothing.
-    Off,
-    /// What failed.
-    Error,
-    /// What may be wrong.
+    /// Nothing. To set tracing up takes 0.2 ms of a process.
     #[default]
-    Warn,
+    Off,
     /// What became of each share.
     Info,
     /// Each step, and how long it took.
@@ -50,8 +46,6 @@ impl From<LogLevel> for LevelFilter {
     fn from(level: LogLevel) -> Self {
         match level {
             LogLevel::Off => Self::OFF,
-            LogLevel::Error => Self::ERROR,
-            LogLevel::Warn => Self::WARN,
             LogLevel::Info => Self::INFO,
             LogLevel::Debug => Self::DEBUG,
         }
@@ -275,7 +269,6 @@ mod tests {
 
     #[test]
     fn a_level_leaves_out_what_is_below_it() {
-        assert_eq!(lines(LogLevel::Warn, Format::Text), "");
         assert_eq!(lines(LogLevel::Off, Format::Text), "");
     }
 }
