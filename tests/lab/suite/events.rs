@@ -66,7 +66,8 @@ fn the_shim_tells_each_step_in_containerds_log() {
         log().lines().filter(|line| line.contains(&name)).count()
     };
     let start = || {
-        docker::container("busybox").command(["sleep", "1000"]).annotation("fgpu/fraction", "0.25").start()
+        let container = docker::container("busybox").under(FrontEnd::Shim).command(["sleep", "1000"]);
+        container.annotation("fgpu/fraction", "0.25").start()
     };
     let quiet = start();
     let _configured = node::configure("log-level = \"debug\"");
