@@ -4,12 +4,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
+use caps::CapSet;
 use fgpu_spec::{Code, Error};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::fs::{FileType, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
-use rustix::thread::{LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::file_system;
 use crate::mounts::{Mounts, place};
@@ -56,37 +57,37 @@ impl Ways {
         target: &mut Target,
         work: impl FnOnce(&mut Target) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let failed = |doing: &str, errno: Errno| {
-            Error::new(Code::Internal, format!("cannot {doing}: {}", std::io::Error::from(errno)))
+        let failed = |doing: &str, error: std::io::Error| {
+            Error::new(Code::Internal, format!("cannot {doing}: {error}"))
         };
         let enter = |namespace: &OwnedFd| {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
         };
-        enter(&target.mount_namespace).map_err(|e| failed("enter the container's mount namespace", e))?;
+        enter(&target.mount_namespace)
+            .map_err(|errno| failed("enter the container's mount namespace", errno.into()))?;
         let done = become_owner(target.owner)
-            .map_err(|errno| failed("act as the container's root", errno))
+            .map_err(|error| failed("act as the container's root", error))
             .and_then(|()| work(target));
-        let back = || {
+        let back = || -> std::io::Result<()> {
             become_owner((0, 0))?;
             enter(&self.namespace)?;
             rustix::process::fchdir(&self.root)?;
-            rustix::process::chroot(".")
+            Ok(rustix::process::chroot(".")?)
         };
         match back() {
             Ok(()) => done,
-            Err(errno) => Err(failed("come back from the container's mount namespace", errno)),
+            Err(error) => Err(failed("come back from the container's mount namespace", error)),
         }
     }
 }
 
 /// Makes files of this process belong to these ids. The kernel takes capabilities over files from one that turns from
 /// root into somebody else (capabilities(7)); they are taken back.
-fn become_owner((user, group): (u32, u32)) -> rustix::io::Result<()> {
+fn become_owner((user, group): (u32, u32)) -> std::io::Result<()> {
     setfsuid(Uid::from_raw(user));
     setfsgid(Gid::from_raw(group));
-    let mut sets = capabilities(None)?;
-    sets.effective = sets.permitted;
-    set_capabilities(None, sets)
+    let take_back = || caps::set(None, CapSet::Effective, &caps::read(None, CapSet::Permitted)?);
+    take_back().map_err(std::io::Error::other)
 }
 
 impl Attached {

@@ -8,9 +8,10 @@
 //! - no program that we start can gain privileges (no-new-privs), and of the capabilities only those of the
 //!   [`Stage`] are left, in the bounding set too.
 
+use caps::errors::CapsError;
+use caps::{CapSet, Capability, CapsHashSet};
 use fgpu_spec::{Code, Error};
 use rustix::fs::Mode;
-use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::sys;
 
@@ -26,42 +27,44 @@ pub(crate) enum Stage {
 }
 
 /// `fgpu inventory --refresh` and nvidia-modprobe below it: loading the module, making its nodes.
-const REFRESH: CapabilitySet = CapabilitySet::SYS_MODULE
-    .union(CapabilitySet::MKNOD)
-    .union(CapabilitySet::CHOWN)
-    .union(CapabilitySet::FOWNER);
+const REFRESH: [Capability; 4] =
+    [Capability::CAP_SYS_MODULE, Capability::CAP_MKNOD, Capability::CAP_CHOWN, Capability::CAP_FOWNER];
 
 /// Files that belong to another id: the bundle of a container with a user namespace belongs to its root. And
 /// `/proc/<pid>` under `hidepid`: without it a live container of another id would look dead, and its lease be freed.
-const FILES: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::SYS_PTRACE);
+const FILES: [Capability; 2] = [Capability::CAP_DAC_OVERRIDE, Capability::CAP_SYS_PTRACE];
 
 /// `fgpu driver set-up` and `tear-down`: the driver lets only an administrator make and destroy MIG instances, and NVML
 /// makes the nodes of their capabilities.
-const INSTANCES: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::MKNOD);
+const INSTANCES: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_MKNOD];
+
+/// A live container.
+const CONTAINER: [Capability; 7] = [
+    // mounts, setns(2), bpf(2)
+    Capability::CAP_SYS_ADMIN,
+    // setns(2) into a mount namespace, chroot(2) back
+    Capability::CAP_SYS_CHROOT,
+    // placeholders belong to the container's root
+    Capability::CAP_SETUID,
+    Capability::CAP_SETGID,
+    // before 5.11 a bpf program counts against RLIMIT_MEMLOCK
+    Capability::CAP_SYS_RESOURCE,
+    // to query and attach bpf programs of cgroups, SYS_ADMIN does not stand for it on older kernels
+    // (kernel/bpf/syscall.c before `bpf_net_capable`)
+    Capability::CAP_NET_ADMIN,
+    // to read a program back whose constants are blinded, where kptr_restrict hides addresses
+    // (`bpf_dump_raw_ok`)
+    Capability::CAP_SYSLOG,
+];
 
 impl Stage {
-    fn capabilities(self) -> CapabilitySet {
-        match self {
-            Self::Create => FILES
-                .union(REFRESH)
-                // mounts, setns(2), bpf(2)
-                .union(CapabilitySet::SYS_ADMIN)
-                // setns(2) into a mount namespace, chroot(2) back
-                .union(CapabilitySet::SYS_CHROOT)
-                // placeholders belong to the container's root
-                .union(CapabilitySet::SETUID)
-                .union(CapabilitySet::SETGID)
-                // before 5.11 a bpf program counts against RLIMIT_MEMLOCK
-                .union(CapabilitySet::SYS_RESOURCE)
-                // to query and attach bpf programs of cgroups, SYS_ADMIN does not stand for it on older kernels
-                // (kernel/bpf/syscall.c before `bpf_net_capable`)
-                .union(CapabilitySet::NET_ADMIN)
-                // to read a program back whose constants are blinded, where kptr_restrict hides addresses
-                // (`bpf_dump_raw_ok`)
-                .union(CapabilitySet::SYSLOG),
-            Self::Edit => FILES.union(REFRESH).union(INSTANCES),
-            Self::Release => FILES.union(INSTANCES),
-        }
+    fn capabilities(self) -> CapsHashSet {
+        let sets: &[&[Capability]] = match self {
+            Self::Create => &[&FILES, &REFRESH, &CONTAINER],
+            Self::Edit => &[&FILES, &REFRESH, &INSTANCES],
+            Self::Release => &[&FILES, &INSTANCES],
+        };
+        sets.iter().copied().flatten().copied().collect()
     }
 }
 
@@ -81,30 +84,22 @@ pub(crate) fn enter(stage: Stage) -> Result<(), Error> {
         result => result.map_err(|error| failed("close what was left open", error))?,
     }
     rustix::thread::set_no_new_privs(true).map_err(|errno| failed("give up new privileges", errno.into()))?;
-    keep(stage.capabilities()).map_err(|errno| failed("drop capabilities", errno.into()))
+    keep(&stage.capabilities())
+        .map_err(|error| Error::new(Code::Internal, format!("cannot drop capabilities: {error}")))
 }
 
 /// Keeps these capabilities, as far as we have them, in every set.
-fn keep(wanted: CapabilitySet) -> rustix::io::Result<()> {
-    let own = rustix::thread::capabilities(None)?;
-    if own.effective.contains(CapabilitySet::SETPCAP) {
-        for number in 0..u64::BITS {
-            let one = CapabilitySet::from_bits_retain(1 << number);
-            if wanted.contains(one) {
-                continue;
-            }
-            match rustix::thread::remove_capability_from_bounding_set(one) {
-                // The first number that this kernel has no capability for.
-                Err(rustix::io::Errno::INVAL) => break,
-                result => result?,
-            }
+fn keep(wanted: &CapsHashSet) -> Result<(), CapsError> {
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+        for one in caps::runtime::thread_all_supported().difference(wanted) {
+            caps::drop(None, CapSet::Bounding, *one)?;
         }
     }
     // Fails only on kernels without ambient capabilities, where there is nothing to clear.
-    let _ = rustix::thread::clear_ambient_capability_set();
-    let kept = own.permitted & wanted;
-    rustix::thread::set_capabilities(
-        None,
-        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() },
-    )
+    let _ = caps::clear(None, CapSet::Ambient);
+    let kept = &caps::read(None, CapSet::Permitted)? & wanted;
+    // What is effective must be permitted.
+    caps::set(None, CapSet::Effective, &kept)?;
+    caps::set(None, CapSet::Permitted, &kept)?;
+    caps::clear(None, CapSet::Inheritable)
 }
