@@ -33,6 +33,7 @@ mod hook_user;
 mod hook_wait;
 mod limit;
 mod malformed;
+mod mends;
 mod mig;
 mod packages;
 mod podman;
@@ -63,6 +64,7 @@ fn tests() -> Vec<Test> {
         roads::TESTS,
         capacity::TESTS,
         malformed::TESTS,
+        mends::TESTS,
         mig::TESTS,
         cdi::TESTS,
         same::TESTS,
