@@ -31,6 +31,7 @@ const FAULTS: &[(&str, &str)] = &[
         "cp /etc/fgpu/config.toml /root && echo nonsense >>/etc/fgpu/config.toml; systemctl start fgpu-gc; \
          mv /root/config.toml /etc/fgpu/config.toml",
     ),
+    ("inventory-missing", "rm -f /run/fgpu/inventory.json"),
 ];
 
 /// What is found, with its mends.
