@@ -1,7 +1,7 @@
 //! `fgpu-runtime` with the real runc and crun: whatever way their command line is written, the lease knows the container's init.
 
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -425,7 +425,7 @@ fn notified(program: &str, share: bool) -> Vec<(String, bool)> {
     let main: i32 = fs::read_to_string(main).unwrap_or_default().trim().parse().expect("a pid");
     let mut told = Vec::new();
     loop {
-        let (mut text, mut space) = ([0; 512], cmsg_space!(UnixCredentials));
+        let (mut text, mut space) = ([0; 512], cmsg_space!(UnixCredentials, [RawFd; 2]));
         let mut parts = [std::io::IoSliceMut::new(&mut text)];
         let Ok(message) =
             recvmsg::<UnixAddr>(manager.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty())
