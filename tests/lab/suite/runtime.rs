@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use fgpu_lab::bundle::{self, bundle, runtimes};
 use fgpu_lab::command::{Output, run, shell, wait_until};
@@ -416,32 +418,55 @@ fn notified(program: &str, share: bool) -> Vec<(String, bool)> {
     let (socket, main) = ("/run/lab/notify.sock", "/run/lab/notify.main");
     let _ = fs::remove_file(socket);
     let manager = UnixDatagram::bind(socket).expect("it can be bound");
-    manager.set_nonblocking(true).expect("it is a socket");
+    manager.set_read_timeout(Some(Duration::from_millis(50))).expect("it is a socket");
     setsockopt(&manager, sockopt::PassCred, &true).expect("it is a Unix socket");
     let script = format!(r#"echo $$ >{main}; NOTIFY_SOCKET={socket} exec "$@""#);
     let container = bundle("sh", "debian13").options(&["-c", &script, "sh", program]);
     let container = if share { container.annotation("fgpu/fraction", "0.25") } else { container };
-    container.run(&["perl", "-e", NOTIFY]).ok();
+    // runc waits until the manager has closed what came with BARRIER=1.
+    let ended = AtomicBool::new(false);
+    let received = std::thread::scope(|scope| {
+        let manager = scope.spawn(|| receive(&manager, &ended));
+        container.run(&["perl", "-e", NOTIFY]).ok();
+        ended.store(true, Ordering::Relaxed);
+        manager.join().expect("it receives")
+    });
     let main: i32 = fs::read_to_string(main).unwrap_or_default().trim().parse().expect("a pid");
+    received.into_iter().map(|(name, sender)| (name, sender == Some(main))).collect()
+}
+
+/// The variables that come, each with its sender, until nothing more does after the end.
+fn receive(manager: &UnixDatagram, ended: &AtomicBool) -> Vec<(String, Option<i32>)> {
     let mut told = Vec::new();
     loop {
+        let last = ended.load(Ordering::Relaxed);
         let (mut text, mut space) = ([0; 512], cmsg_space!(UnixCredentials, [RawFd; 2]));
         let mut parts = [std::io::IoSliceMut::new(&mut text)];
-        let Ok(message) =
-            recvmsg::<UnixAddr>(manager.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty())
-        else {
-            break;
+        let received =
+            recvmsg::<UnixAddr>(manager.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty());
+        let Ok(message) = received else {
+            if last {
+                return told;
+            }
+            continue;
         };
-        let credentials = message.cmsgs().expect("they fit").find_map(|one| match one {
-            ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
-            _ => None,
-        });
+        let mut sender = None;
+        for one in message.cmsgs().expect("they fit") {
+            match one {
+                ControlMessageOwned::ScmCredentials(credentials) => sender = Some(credentials.pid()),
+                ControlMessageOwned::ScmRights(descriptors) => {
+                    for descriptor in descriptors {
+                        nix::unistd::close(descriptor).expect("it came just now");
+                    }
+                }
+                _ => {}
+            }
+        }
         let length = message.bytes;
         let text = String::from_utf8_lossy(&text[..length]).into_owned();
-        let variables = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.to_owned());
-        told.extend(variables.map(|name| (name, credentials == Some(main))));
+        let variables = text.lines().filter_map(|line| line.split_once('='));
+        told.extend(variables.map(|(name, _)| (name.to_owned(), sender)));
     }
-    told
 }
 
 /// docs/troubleshooting.md: with a share the runtime is our child, so it is not the main process that sends.
