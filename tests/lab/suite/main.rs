@@ -35,6 +35,7 @@ mod limit;
 mod malformed;
 mod mends;
 mod mig;
+mod notify;
 mod packages;
 mod podman;
 mod queue;
@@ -96,6 +97,7 @@ fn tests() -> Vec<Test> {
         state::TESTS,
         tenants::TESTS,
         crowd::TESTS,
+        notify::TESTS,
         packages::TESTS,
         docs::TESTS,
     ]
