@@ -1,5 +1,5 @@
-//! The command line: every word of it, and what `--help` says. Man pages and completions are made from the same
-//! definitions.
+//! The command line: every word of it, and what `--help` says. Man pages and completions are made from the
+//! same definitions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,8 +29,8 @@ Exit codes:
 
 /// A fraction of an NVIDIA GPU for a container.
 ///
-/// Shares are granted by the container runtime when a container is created. This command shows them, and helps
-/// when something is in the way. Everybody may look; what changes something needs root.
+/// Shares are granted by the container runtime when a container is created. This command shows them, and
+/// helps when something is in the way. Everybody may look; what changes something needs root.
 #[derive(Debug, Parser)]
 #[command(name = "fgpu", version, after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Arguments {
@@ -61,8 +61,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run a command with a share of a GPU, without a container
     ///
-    /// The command sees this host, with its share in place of the GPUs. The share is given back when it ends, and what it
-    /// leaves behind in the background is ended with it. Needs root.
+    /// The command sees this host, with its share in place of the GPUs. The share is given back when it ends,
+    /// and what it leaves behind in the background is ended with it. Needs root.
     #[command(after_help = RUN_EXAMPLES)]
     Run(run::Arguments),
 
@@ -109,8 +109,8 @@ pub(crate) enum Command {
 
     /// Show the GPUs and driver files that fgpu knows of
     ///
-    /// The answer is kept in the state directory and found to be stale by itself when the node boots or the driver
-    /// changes. GPUs in error are left out, with a warning.
+    /// The answer is kept in the state directory and found to be stale by itself when the node boots or the
+    /// driver changes. GPUs in error are left out, with a warning.
     #[command(after_help = INVENTORY_JSON)]
     Inventory {
         /// Ask the driver anew (needs root)
@@ -124,32 +124,34 @@ pub(crate) enum Command {
 
     /// Show who held which GPU, when and how much, and who was refused
     ///
-    /// Every grant, change, end and refusal is recorded in /var/log/fgpu/events.jsonl, and what is turned over there is read,
-    /// too. Times are UTC. `journalctl -t fgpu` has the same.
+    /// Every grant, change, end and refusal is recorded in /var/log/fgpu/events.jsonl, and what is turned
+    /// over there is read, too. Times are UTC. `journalctl -t fgpu` has the same.
     #[command(after_help = EVENTS_EXAMPLES)]
     Events(events::Arguments),
 
-    /// Sleep until a container with these annotations would be granted its share, or until containers have given theirs back
+    /// Sleep until a container with these annotations would be granted its share, or until containers have
+    /// given theirs back
     ///
-    /// Nothing is reserved and no place in the queue is taken: another container may be faster. To queue up, ask with the
-    /// annotation fgpu/wait, or fgpu run --wait. A container that has ended counts as gone even if nobody has freed its
-    /// share yet. With --timeout the error is `timed-out` and says what was missing.
+    /// Nothing is reserved and no place in the queue is taken: another container may be faster. To queue up,
+    /// ask with the annotation fgpu/wait, or fgpu run --wait. A container that has ended counts as gone even
+    /// if nobody has freed its share yet. With --timeout the error is `timed-out` and says what was missing.
     #[command(after_help = WAIT_EXAMPLES)]
     Wait(wait::Arguments),
 
     /// Give a running container another share of the GPUs that it has
     ///
-    /// Its processes are held to it from their next call. What is not named stays. A share below what is in use ends
-    /// nobody: there is no memory for the container until it uses less.
+    /// Its processes are held to it from their next call. What is not named stays. A share below what is in
+    /// use ends nobody: there is no memory for the container until it uses less.
     ///
-    /// It lasts until the container ends. One that starts again (`docker restart`) asks for what its annotations say.
+    /// It lasts until the container ends. One that starts again (`docker restart`) asks for what its
+    /// annotations say.
     Resize(resize::Arguments),
 
     /// End a container's wait for room, or give back what it holds though nobody said that it ended
     ///
-    /// One that waits leaves the queue, and its create fails with `cancelled`; a ticket of `fgpu status --json` names
-    /// it, too. To give back by hand is not needed in normal life: the runtime releases, and `fgpu gc` finds what it
-    /// missed.
+    /// One that waits leaves the queue, and its create fails with `cancelled`; a ticket of `fgpu status
+    /// --json` names it, too. To give back by hand is not needed in normal life: the runtime releases, and
+    /// `fgpu gc` finds what it missed.
     Release {
         /// Even if the container still runs. What it has allocated is then granted a second time
         #[arg(long)]
@@ -161,10 +163,11 @@ pub(crate) enum Command {
 
     /// Give back the shares of containers that are gone
     ///
-    /// A timer does this every minute, and so does every request that falls short. A share is given back when its processes
-    /// are proven gone, never because of its age. That there was nothing to do is no failure.
+    /// A timer does this every minute, and so does every request that falls short. A share is given back when
+    /// its processes are proven gone, never because of its age. That there was nothing to do is no failure.
     ///
-    /// By hand it also opens the devices of running containers again that an update of their resources has closed (crun).
+    /// By hand it also opens the devices of running containers again that an update of their resources has
+    /// closed (crun).
     #[command(after_help = GC_JSON)]
     Gc {
         /// Print JSON
@@ -186,16 +189,17 @@ pub(crate) enum Command {
 
     /// Find out why containers do not get their share, and what to do about it
     ///
-    /// Looks at the driver, its device nodes, the kernel, the container engines and their versions, fgpu's own files, and
-    /// others that hand out the same GPUs. Nothing is changed. Root sees more.
+    /// Looks at the driver, its device nodes, the kernel, the container engines and their versions, fgpu's
+    /// own files, and others that hand out the same GPUs. Nothing is changed. Root sees more.
     #[command(after_help = DOCTOR_HELP)]
     Doctor(doctor::Arguments),
 
     /// Watch for containers that use more device memory than their share, until no container has one
     ///
-    /// Asks the driver once a second, which knows what a program uses that goes around the limit. What is found is an event
-    /// `exceeded`, a mark in `fgpu status`, and with act = "stop" in [exceeded] of the configuration the end of the
-    /// container. systemd starts it: systemctl enable --now fgpu-watch.path. MIG slices and GPUs under MPS are not judged.
+    /// Asks the driver once a second, which knows what a program uses that goes around the limit. What is
+    /// found is an event `exceeded`, a mark in `fgpu status`, and with act = "stop" in [exceeded] of the
+    /// configuration the end of the container. systemd starts it: systemctl enable --now fgpu-watch.path. MIG
+    /// slices and GPUs under MPS are not judged.
     WatchExceeded,
 
     /// Make or undo the driver's part of a grant; the front ends run it
@@ -204,12 +208,13 @@ pub(crate) enum Command {
 
     /// Wire fgpu into a container engine, or out of it again
     ///
-    /// Every change is shown as a diff. What else is in the files stays as it is, comments and order included. Running it
-    /// again changes nothing. Nothing is restarted; the command that does it is printed.
+    /// Every change is shown as a diff. What else is in the files stays as it is, comments and order
+    /// included. Running it again changes nothing. Nothing is restarted; the command that does it is printed.
     #[command(after_help = SETUP_EXAMPLES)]
     Setup(setup::Arguments),
 
-    /// Hold a CUDA context until standard input ends; for `fgpu inventory --refresh`, which looks what it takes
+    /// Hold a CUDA context until standard input ends; for `fgpu inventory --refresh`, which looks what it
+    /// takes
     #[command(hide = true, name = crate::inventory::HOLD)]
     HoldContext {
         /// The driver's libcuda

@@ -25,7 +25,8 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// Adds the bar, `width` columns long. What is there at all is seen, and it is full only when nothing is left.
+    /// Adds the bar, `width` columns long. What is there at all is seen, and it is full only when nothing is
+    /// left.
     pub(crate) fn render(&self, width: usize, look: &Look, line: &mut String) {
         let [(used_sign, used_style), (granted_sign, granted_style), (free_sign, free_style)] = signs(look);
         let used = self.columns(self.used, width);

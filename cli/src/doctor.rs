@@ -1,9 +1,10 @@
-//! `fgpu doctor`: everything that must be so for a container to get its share, and what to do where it is not.
+//! `fgpu doctor`: everything that must be so for a container to get its share, and what to do where it is
+//! not.
 //!
-//! Each check is a function of the [`Node`] that is looked at, and adds what it finds. It only reads: files, what the
-//! engines' programs say of their version, and what Docker says of its runtimes. With `--root` the node is the one
-//! whose root file system is mounted there, as in a debugging pod; its `/proc`, `/dev` and `/sys` are looked for
-//! there, too.
+//! Each check is a function of the [`Node`] that is looked at, and adds what it finds. It only reads: files,
+//! what the engines' programs say of their version, and what Docker says of its runtimes. With `--root` the
+//! node is the one whose root file system is mounted there, as in a debugging pod; its `/proc`, `/dev` and
+//! `/sys` are looked for there, too.
 
 mod conflicts;
 mod containers;

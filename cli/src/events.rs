@@ -26,7 +26,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<SystemTime>,
 
-    /// Only of this container: its id or the beginning of it, NAMESPACE/ID, or while it holds a share its name
+    /// Only of this container: its id or the beginning of it, NAMESPACE/ID, or while it holds a share its
+    /// name
     #[arg(long, value_name = "CONTAINER")]
     container: Option<String>,
 

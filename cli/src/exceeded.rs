@@ -1,7 +1,8 @@
 //! `fgpu watch-exceeded`: what the driver says that a container uses, against what it was granted.
 //!
-//! The quota libraries count what goes through them. A program that goes around them is seen here, from outside: NVML lists
-//! the processes of each GPU by their pids on the host, and a process's cgroup names its lease.
+//! The quota libraries count what goes through them. A program that goes around them is seen here, from
+//! outside: NVML lists the processes of each GPU by their pids on the host, and a process's cgroup names its
+//! lease.
 //!
 //! ```text
 //! every second:  leases ─ GPUs of quota and driver leases ─ NVML: pid, bytes
@@ -12,9 +13,9 @@
 //!                   └ act = "stop": SIGKILL
 //! ```
 //!
-//! It keeps NVML open while a lease can be exceeded, and ends when no container has files of a grant any more: its unit is
-//! started by that very folder (fgpu-watch.path). MIG is a boundary by itself, and behind an MPS server nobody can tell
-//! whose memory it is: neither is judged.
+//! It keeps NVML open while a lease can be exceeded, and ends when no container has files of a grant any
+//! more: its unit is started by that very folder (fgpu-watch.path). MIG is a boundary by itself, and behind
+//! an MPS server nobody can tell whose memory it is: neither is judged.
 
 mod judge;
 mod marks;
@@ -87,7 +88,8 @@ pub(crate) fn watch(node: &Node) -> Result<Output, Error> {
     Ok(Output::default())
 }
 
-/// Whether some container has files of a grant: what fgpu-watch.path looks at, so that this is not started again at once.
+/// Whether some container has files of a grant: what fgpu-watch.path looks at, so that this is not started
+/// again at once.
 fn is_used(state_dir: &std::path::Path) -> bool {
     fs::read_dir(state_dir.join("containers")).is_ok_and(|mut entries| entries.next().is_some())
 }

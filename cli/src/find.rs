@@ -43,8 +43,9 @@ pub(crate) fn candidates(leases: &[Lease]) -> Vec<Candidate<'_, &Lease>> {
         .collect()
 }
 
-/// The one that `what` names: by its grant or its whole id, else by its name or the beginning of its id. The latter two
-/// count alike: whoever may name containers must not be able to take the place of another one's short id.
+/// The one that `what` names: by its grant or its whole id, else by its name or the beginning of its id. The
+/// latter two count alike: whoever may name containers must not be able to take the place of another one's
+/// short id.
 ///
 /// # Errors
 /// `invalid-request` if it is nobody, or several; these are listed.
@@ -84,8 +85,8 @@ pub(crate) fn begins(key: &Key, what: &str) -> bool {
     [Some(what), rest].into_iter().flatten().any(|what| !what.is_empty() && key.id.starts_with(what))
 }
 
-/// Whether a container of this name can be called so: a pod's container by the pod's name or by its own, too, but not by
-/// the namespace that it is in.
+/// Whether a container of this name can be called so: a pod's container by the pod's name or by its own, too,
+/// but not by the namespace that it is in.
 pub(crate) fn answers_to(name: &str, what: &str) -> bool {
     let (name, what): (Vec<_>, Vec<_>) = (name.split('/').collect(), what.split('/').collect());
     let within = |parts: &[&str]| parts.windows(what.len()).any(|part| part == what);

@@ -81,8 +81,8 @@ pub(crate) fn holder(libcuda: &Path) -> Command {
 /// The name of the command that [`hold`] is.
 pub(crate) const HOLD: &str = "hold-context";
 
-/// Makes a context and keeps it until standard input ends. Why there is none is told on standard output, to whoever
-/// measures.
+/// Makes a context and keeps it until standard input ends. Why there is none is told on standard output, to
+/// whoever measures.
 pub(crate) fn hold(libcuda: &Path) -> Result<Output, Error> {
     fgpu_driver::context::hold(libcuda).map_err(|reason| {
         println!("{reason}");

@@ -70,7 +70,8 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
     diagnose(arguments, path);
     let node = || Node::configured(path);
     match &arguments.command {
-        // An engine is set up on a node whose configuration may be wrong or missing, and that is a thing to be found.
+        // An engine is set up on a node whose configuration may be wrong or missing, and that is a thing to
+        // be found.
         Command::Setup(arguments) => setup::run(arguments),
         Command::Doctor(doctor) => doctor::run(path, doctor),
         // Whoever starts these has read the configuration, and says where to work.

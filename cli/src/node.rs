@@ -30,7 +30,8 @@ impl Node {
         Ok(Self { config, path: path.map(Path::to_owned) })
     }
 
-    /// The inventory as it is now. One that is stale is refreshed, in a process of its own, if the caller is root.
+    /// The inventory as it is now. One that is stale is refreshed, in a process of its own, if the caller is
+    /// root.
     ///
     /// # Errors
     /// `no-gpu` and `driver-error` as the driver crate says; `internal` if it is stale and the caller may not

@@ -1,7 +1,7 @@
 //! `fgpu setup`: wires fgpu into a container engine, and out of it again.
 //!
-//! Each engine's part looks at the files there are and says what they shall be: a [`Plan`]. It is shown as a diff and then
-//! carried out, or not. A plan that changes nothing is how a second run ends.
+//! Each engine's part looks at the files there are and says what they shall be: a [`Plan`]. It is shown as a
+//! diff and then carried out, or not. A plan that changes nothing is how a second run ends.
 
 mod containerd;
 mod crio;
@@ -37,8 +37,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     undo: bool,
 
-    /// Go through fgpu-runtime. Docker and containerd then use it instead of the shim; Podman and CRI-O get a runtime
-    /// named fgpu beside the hook
+    /// Go through fgpu-runtime. Docker and containerd then use it instead of the shim; Podman and CRI-O get a
+    /// runtime named fgpu beside the hook
     #[arg(long, conflicts_with = "undo")]
     runtime: bool,
 
@@ -78,8 +78,8 @@ struct Plan {
 /// Shows the changes, and makes them unless it is a dry run.
 ///
 /// # Errors
-/// `internal` if a file cannot be read or understood, and then nothing was changed; or if one cannot be written. What
-/// was written before that is named, and a further run goes on from there.
+/// `internal` if a file cannot be read or understood, and then nothing was changed; or if one cannot be
+/// written. What was written before that is named, and a further run goes on from there.
 pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
     let system = System::new(arguments.root.as_deref())?;
     let wish = if arguments.undo { Wish::Undo } else { Wish::Do { runtime: arguments.runtime } };

@@ -31,7 +31,8 @@ pub(crate) enum Order {
     Use,
 }
 
-/// Shows every GPU with what of it is granted, and every lease. With a broken driver the leases are still shown.
+/// Shows every GPU with what of it is granted, and every lease. With a broken driver the leases are still
+/// shown.
 ///
 /// # Errors
 /// What [`Store::leases`] says; `internal` if the answer cannot be encoded.
@@ -45,8 +46,8 @@ pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
     Ok(Output { text, failure, warnings: warnings.into_iter().collect(), ..Output::default() })
 }
 
-/// The node's status now, and why its GPUs are not known, if they are not. What was used of the SM time is told since the
-/// look `before`, which becomes this one; where there was none, of late.
+/// The node's status now, and why its GPUs are not known, if they are not. What was used of the SM time is
+/// told since the look `before`, which becomes this one; where there was none, of late.
 fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Option<Error>), Error> {
     let mut catalogue = Catalogue::default();
     let mut seen = BTreeMap::new();
@@ -102,7 +103,8 @@ struct Held {
     gone: bool,
 }
 
-/// The answer of `fgpu status --json`. Amounts are bytes, ppm of a GPU and seconds. docs/json.md describes it.
+/// The answer of `fgpu status --json`. Amounts are bytes, ppm of a GPU and seconds. docs/json.md describes
+/// it.
 #[derive(Debug, Serialize)]
 struct Status {
     driver_version: Option<String>,
@@ -184,7 +186,8 @@ struct ShareStatus {
     /// Unknown where nothing is limited.
     used_memory: Option<u64>,
     cores_ppm: u32,
-    /// The part of the GPU's SM time that was used of late, or since the look before; unknown where it is not limited.
+    /// The part of the GPU's SM time that was used of late, or since the look before; unknown where it is not
+    /// limited.
     used_cores_ppm: Option<u32>,
     /// Nanoseconds of SM time, ever; unknown likewise.
     used_cores_ns: Option<u64>,

@@ -9,7 +9,8 @@ use crate::screen::{HEAD, Look};
 /// Between two columns.
 const GAP: usize = 2;
 
-/// How a column behaves. Where room is short, first extras go, then columns are cut, then those go that may be left out.
+/// How a column behaves. Where room is short, first extras go, then columns are cut, then those go that may
+/// be left out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     title: &'static str,
@@ -109,8 +110,8 @@ pub(crate) fn paint(line: &mut String, text: &str, style: Style, look: &Look) {
     }
 }
 
-/// Names come from container engines and images: nothing of theirs that a terminal obeys (control characters), that
-/// changes the order of what is around it, or that cannot be seen reaches the screen.
+/// Names come from container engines and images: nothing of theirs that a terminal obeys (control
+/// characters), that changes the order of what is around it, or that cannot be seen reaches the screen.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|char| if char.width().is_none_or(|width| width == 0) { '?' } else { char }).collect()
 }
@@ -133,8 +134,8 @@ fn cut(text: &str, width: usize, look: &Look) -> String {
     start
 }
 
-/// Rows of cells under a header. Columns are two spaces apart and as wide as their widest cell, unless the terminal is
-/// too narrow for that.
+/// Rows of cells under a header. Columns are two spaces apart and as wide as their widest cell, unless the
+/// terminal is too narrow for that.
 pub(crate) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
@@ -176,8 +177,8 @@ impl Table {
         header + &self.rows.iter().map(|row| self.line(row, &widths, look)).collect::<String>()
     }
 
-    /// The rows that were added since the last call, for a table that grows below what is on the screen: with a header at
-    /// first, and again whenever a column has to be wider than above.
+    /// The rows that were added since the last call, for a table that grows below what is on the screen: with
+    /// a header at first, and again whenever a column has to be wider than above.
     pub(crate) fn more(&mut self, look: &Look) -> String {
         let widths = self.widths(look.width);
         let rows: String = self.rows.iter().map(|row| self.line(row, &widths, look)).collect();

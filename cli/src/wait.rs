@@ -24,8 +24,8 @@ pub(crate) struct Arguments {
     what: Vec<String>,
 }
 
-/// How often it looks although nothing has changed: a container whose processes have ended without anybody to say so
-/// changes no file.
+/// How often it looks although nothing has changed: a container whose processes have ended without anybody to
+/// say so changes no file.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Waits.
@@ -77,7 +77,8 @@ fn heals(code: Code) -> bool {
     matches!(code, Code::NoCapacity | Code::Fragmented | Code::NoMigPlacement | Code::Denied)
 }
 
-/// Looks until there is no `reason` to wait any more: whenever the allocator file has changed, and once a second.
+/// Looks until there is no `reason` to wait any more: whenever the allocator file has changed, and once a
+/// second.
 fn until(
     directory: &Path,
     deadline: Option<Instant>,

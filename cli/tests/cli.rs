@@ -1,5 +1,5 @@
-//! The command as a user runs it, on a node whose driver is a stand-in: a root with the names of a driver's files
-//! and the NVML that the driver crate's tests have.
+//! The command as a user runs it, on a node whose driver is a stand-in: a root with the names of a driver's
+//! files and the NVML that the driver crate's tests have.
 
 #![allow(
     clippy::unwrap_used,
@@ -469,7 +469,8 @@ fn a_share_in_use_is_released_only_by_force() {
     node.bad(&["release", &nonce], "invalid-request");
 }
 
-/// As Podman's precreate leaves it until somebody reconciles: its maker has ended, and only the runtime knows its init.
+/// As Podman's precreate leaves it until somebody reconciles: its maker has ended, and only the runtime knows
+/// its init.
 #[test]
 fn a_container_whose_init_nobody_wrote_down_is_in_use() {
     let node = Node::with_gpus("0");
@@ -525,8 +526,8 @@ fn everybody_may_look() {
         return; // only root can become somebody else
     }
     let node = Node::with_gpus("0");
-    // The build folder may be root's alone. Copied by another process: a file that this one has open for writing
-    // while another test forks cannot be executed (ETXTBSY).
+    // The build folder may be root's alone. Copied by another process: a file that this one has open for
+    // writing while another test forks cannot be executed (ETXTBSY).
     let program = node.folder.path().join("fgpu");
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_fgpu")).arg(&program).status().unwrap().success());
     let nobody = |arguments: &[&str]| {

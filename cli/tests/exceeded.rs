@@ -1,5 +1,5 @@
-//! `fgpu watch-exceeded` on a simulated node: real processes that load the driver by its own path, the lists that its NVML
-//! gives, real cgroups. Needs root.
+//! `fgpu watch-exceeded` on a simulated node: real processes that load the driver by its own path, the lists
+//! that its NVML gives, real cgroups. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,5 +1,5 @@
-//! The files of packaging/hooks.d, judged as CRI-O and Podman judge them (containers/common pkg/hooks, 1.0.0):
-//! which containers get the hook, and what the hook is called with.
+//! The files of packaging/hooks.d, judged as CRI-O and Podman judge them (containers/common pkg/hooks,
+//! 1.0.0): which containers get the hook, and what the hook is called with.
 
 #![allow(
     clippy::unwrap_used,

@@ -125,7 +125,8 @@ fn a_watch_that_is_stopped_leaves_the_terminal_and_takes_it_again() {
     let node = Node::new();
     for arguments in [&["top", "-d", "60"][..], &["status", "--watch", "60"]] {
         let inner = node.command(arguments);
-        // What a person's shell does: the watch is a job in the foreground. 147: SIGSTOP, which follows once the screen is left.
+        // What a person's shell does: the watch is a job in the foreground. 147: SIGSTOP, which follows once
+        // the screen is left.
         let script = r#"exec 2>&1; set -m; "$@"; echo "stopped $?"; read line; fg; echo "ended $?""#;
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", "bash", "-c", script, "bash"]);

@@ -39,8 +39,8 @@ fn run(name: &str, config: &Path) -> std::process::Output {
     Command::new(FGPU).arg("--config").arg(config).args(arguments).output().unwrap()
 }
 
-/// A lease whose maker is `maker`, with its folder, as a front end or a hook leaves it that is killed before the
-/// container has an init.
+/// A lease whose maker is `maker`, with its folder, as a front end or a hook leaves it that is killed before
+/// the container has an init.
 fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
     let gpu = Gpu {
         uuid: "GPU-0".into(),

@@ -23,14 +23,15 @@ const LOCK: &str = "inventory.lock";
 #[cfg(feature = "nvml")]
 pub(crate) const PROBE_LOCK: &str = "probe.lock";
 
-/// The inventory of the driver under `root`: from `<state_dir>/inventory.json`, which is refreshed first when it
-/// is stale. With a fresh file this costs three small reads and one `stat` per driver file.
+/// The inventory of the driver under `root`: from `<state_dir>/inventory.json`, which is refreshed first when
+/// it is stale. With a fresh file this costs three small reads and one `stat` per driver file.
 ///
 /// `refresh` must write a new file with [`store`], in a process of its own: NVML may crash or hang with the
 /// driver. However many containers start at once on a fresh boot, one of them calls it.
 ///
 /// # Errors
-/// `no-gpu` if no driver is loaded, what `refresh` returned, `driver-error` if the file is stale even after it.
+/// `no-gpu` if no driver is loaded, what `refresh` returned, `driver-error` if the file is stale even after
+/// it.
 pub fn load(
     root: &Path,
     state_dir: &Path,
@@ -56,9 +57,9 @@ pub fn load(
     })
 }
 
-/// The inventory of the driver under `root` as it is on disk, or `None` if there is none or it is stale: it is
-/// of another boot, another driver version, another root or another format, or a file of the driver is gone.
-/// Changes nothing, so it needs no privilege.
+/// The inventory of the driver under `root` as it is on disk, or `None` if there is none or it is stale: it
+/// is of another boot, another driver version, another root or another format, or a file of the driver is
+/// gone. Changes nothing, so it needs no privilege.
 ///
 /// # Errors
 /// `no-gpu` if no driver is loaded; `driver-error` or `internal` if that cannot be told.
@@ -80,8 +81,8 @@ pub fn cached(root: &Path, state_dir: &Path) -> Result<Option<Inventory>, Error>
     Ok(fresh.then_some(inventory))
 }
 
-/// Writes `<state_dir>/inventory.json` (mode 0644) for [`load`]. A reader sees the old file or the new one. The
-/// directory is made when it is missing.
+/// Writes `<state_dir>/inventory.json` (mode 0644) for [`load`]. A reader sees the old file or the new one.
+/// The directory is made when it is missing.
 ///
 /// # Errors
 /// `internal` with the path that cannot be written.
@@ -127,8 +128,8 @@ pub(crate) fn forget(state_dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Waits for the lock called `name` and holds it until the file is closed. No child inherits it (`O_CLOEXEC`), and
-/// the kernel frees it when its holder dies.
+/// Waits for the lock called `name` and holds it until the file is closed. No child inherits it
+/// (`O_CLOEXEC`), and the kernel frees it when its holder dies.
 pub(crate) fn lock(state_dir: &Path, name: &str) -> Result<File, Error> {
     make_directory(state_dir)?;
     let path = state_dir.join(name);
@@ -218,8 +219,8 @@ mod tests {
         }
     }
 
-    /// What 0.1.0 wrote is fresh for every later release, unless the format had to change: then it is made anew, as what a newer
-    /// one wrote. Nothing in it is lost that a probe does not find again.
+    /// What 0.1.0 wrote is fresh for every later release, unless the format had to change: then it is made
+    /// anew, as what a newer one wrote. Nothing in it is lost that a probe does not find again.
     #[test]
     fn a_release_reads_what_those_before_it_wrote() {
         let (root, good) = node();

@@ -1,5 +1,5 @@
-//! The nodes through which the kernel module lets a process use a MIG device: one for the GPU instance, one for the
-//! compute instance, `/dev/nvidia-caps/nvidia-cap<minor>`.
+//! The nodes through which the kernel module lets a process use a MIG device: one for the GPU instance, one
+//! for the compute instance, `/dev/nvidia-caps/nvidia-cap<minor>`.
 //!
 //! ```text
 //! /proc/driver/nvidia/capabilities/gpu<minor>/mig/gi<G>/access            DeviceFileMinor: 21 …
@@ -7,8 +7,8 @@
 //! /proc/driver/nvidia-caps/mig-minors                                     gpu0/gi1/access 21
 //! ```
 //!
-//! The first two are there while the instance is, and say how the node is to be; the last lists the minors of all that
-//! there could ever be.
+//! The first two are there while the instance is, and say how the node is to be; the last lists the minors of
+//! all that there could ever be.
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +42,8 @@ impl Capability {
     /// The two nodes, the GPU instance's first.
     ///
     /// # Errors
-    /// `driver-error` if the kernel knows one of them not: the instance is gone, or the driver is not as expected.
+    /// `driver-error` if the kernel knows one of them not: the instance is gone, or the driver is not as
+    /// expected.
     pub(crate) fn nodes(self, root: &Path) -> Result<[CapNode; 2], Error> {
         let Self { gpu, gpu_instance, compute_instance } = self;
         let instance = format!("gi{gpu_instance}");

@@ -1,20 +1,21 @@
 //! What a CUDA context takes of a GPU's memory.
 //!
-//! Some hundred MiB that the driver takes for itself before a program has allocated anything; how many depends on the
-//! GPU and the driver, and nothing in CUDA or NVML says it beforehand. So it is measured: a process of its own makes a
-//! context and keeps it until its standard input ends ([`hold()`]), while this one asks NVML.
+//! Some hundred MiB that the driver takes for itself before a program has allocated anything; how many
+//! depends on the GPU and the driver, and nothing in CUDA or NVML says it beforehand. So it is measured: a
+//! process of its own makes a context and keeps it until its standard input ends ([`hold()`]), while this one
+//! asks NVML.
 //!
 //! ```text
 //! NVML: used = before ─ start the holder ─ it says "ready" ─ NVML: used = with, the holder's own ─ end it ─ NVML: after
 //! ```
 //!
-//! Two meters tell: what NVML says that the holder uses, and the difference of what is in use of the whole GPU. The
-//! larger counts, as the driver books some of a context to nobody. The difference only counts if as much was in use
-//! after as before. Programs that run meanwhile, which are common on a node whose inventory is refreshed by hand, leave
-//! the first meter, and a difference that two rounds agree on.
+//! Two meters tell: what NVML says that the holder uses, and the difference of what is in use of the whole
+//! GPU. The larger counts, as the driver books some of a context to nobody. The difference only counts if as
+//! much was in use after as before. Programs that run meanwhile, which are common on a node whose inventory
+//! is refreshed by hand, leave the first meter, and a difference that two rounds agree on.
 //!
-//! Nothing is measured on a GPU in an exclusive or prohibited compute mode: there the holder would be the one process that
-//! may compute, and somebody else's start would fail.
+//! Nothing is measured on a GPU in an exclusive or prohibited compute mode: there the holder would be the one
+//! process that may compute, and somebody else's start would fail.
 
 mod hold;
 
@@ -36,8 +37,8 @@ pub use hold::hold;
 /// What a holder prints when its context stands.
 pub(crate) const READY: &str = "ready\n";
 
-/// How long a holder may take for its context, and for its end. A first context of a boot may wait for the GPU's
-/// firmware; longer takes none, and a boot waits for this.
+/// How long a holder may take for its context, and for its end. A first context of a boot may wait for the
+/// GPU's firmware; longer takes none, and a boot waits for this.
 const LONGEST: Duration = Duration::from_secs(15);
 /// How often is measured until two rounds agree.
 const ROUNDS: usize = 3;
@@ -79,8 +80,8 @@ fn settle(rounds: &[Round]) -> Option<u64> {
     }
 }
 
-/// Bytes that a context takes of this GPU. `used` asks NVML how much of it is in use; `start` gives the command of a
-/// holder.
+/// Bytes that a context takes of this GPU. `used` asks NVML how much of it is in use; `start` gives the
+/// command of a holder.
 ///
 /// # Errors
 /// Why that cannot be told, in words that complete "because".

@@ -2,8 +2,8 @@
 //!
 //! Only files of the *running* version count: a package that was upgraded without a reboot leaves the new
 //! libraries beside the old module, and those refuse to talk to it. Which files a container needs to compute
-//! and to look at its GPU is NVIDIA's own choice (libnvidia-container's utility and compute lists), less the MPS
-//! programs: an MPS server works for several clients under its own name and so steps around the limits.
+//! and to look at its GPU is NVIDIA's own choice (libnvidia-container's utility and compute lists), less the
+//! MPS programs: an MPS server works for several clients under its own name and so steps around the limits.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -108,8 +108,8 @@ impl Files<'_> {
         }
     }
 
-    /// SONAME and path on the host of the first shared library called `file`. A 32-bit library, a linker script or a
-    /// broken file is passed over: the next folder may have the right one.
+    /// SONAME and path on the host of the first shared library called `file`. A 32-bit library, a linker
+    /// script or a broken file is passed over: the next folder may have the right one.
     fn first_library(&self, folders: &[PathBuf], file: &str) -> Option<(Option<String>, PathBuf)> {
         folders.iter().find_map(|folder| {
             let host = resolve(self.root, &folder.join(file)).ok()?;
@@ -144,8 +144,8 @@ pub(crate) fn find_program(root: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The folders to search, as the driver root names them: the usual ones, then those in which the loader of the
-/// root knows a library of the driver (a distribution's own choice, Debian's alternatives).
+/// The folders to search, as the driver root names them: the usual ones, then those in which the loader of
+/// the root knows a library of the driver (a distribution's own choice, Debian's alternatives).
 fn library_folders(root: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for usual in

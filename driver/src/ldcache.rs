@@ -10,8 +10,8 @@
 //!   strings               NUL-terminated; key (SONAME) and value (path) are offsets from base
 //! ```
 //!
-//! The file is treated as untrusted data: every offset is checked, nothing is allocated that the file does not
-//! hold, and strings have a greatest length. Only the new part is read: every glibc since 2.2 writes it.
+//! The file is treated as untrusted data: every offset is checked, nothing is allocated that the file does
+//! not hold, and strings have a greatest length. Only the new part is read: every glibc since 2.2 writes it.
 
 const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
 const OLD_HEADER: usize = 16;
@@ -67,8 +67,8 @@ pub fn paths<'a>(cache: &'a [u8], names: &[&'static str], most: usize) -> Option
     Some(Ok(found))
 }
 
-/// The entries of a cache in the machine's own byte order, those that are out of bounds or not UTF-8 left out.
-/// Entries of other architectures (32-bit libraries) are among them. `None` if it is no such cache.
+/// The entries of a cache in the machine's own byte order, those that are out of bounds or not UTF-8 left
+/// out. Entries of other architectures (32-bit libraries) are among them. `None` if it is no such cache.
 pub fn entries(cache: &[u8]) -> Option<impl Iterator<Item = Entry<'_>>> {
     let (new, table) = table(cache)?;
     Some(table.filter_map(move |entry| {

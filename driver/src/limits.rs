@@ -1,14 +1,15 @@
 //! The driver's own memory limits, which it has per cgroup from r615 (CUDA 13.4) on.
 //!
-//! `nvmlDeviceSetMemoryLimits_v1` sets two numbers for the processes of a cgroup: the *hard* limit, above which an
-//! allocation is refused, whatever library asks for it; and the *soft* one, which is reserved for the cgroup. NVIDIA's
-//! guide ("MPS v3 memory partitioning") says what a soft limit costs: the driver adds it to every cgroup above, and
-//! takes it away there only when it is lowered again, not when the cgroup is removed. systemd removes a container's
-//! cgroup with its last process, before anybody could lower anything. So ours is always 0: nothing can be left behind,
-//! and a grant is room all the same, since the hard limits of a GPU never sum to more than it has.
+//! `nvmlDeviceSetMemoryLimits_v1` sets two numbers for the processes of a cgroup: the *hard* limit, above
+//! which an allocation is refused, whatever library asks for it; and the *soft* one, which is reserved for
+//! the cgroup. NVIDIA's guide ("MPS v3 memory partitioning") says what a soft limit costs: the driver adds it
+//! to every cgroup above, and takes it away there only when it is lowered again, not when the cgroup is
+//! removed. systemd removes a container's cgroup with its last process, before anybody could lower anything.
+//! So ours is always 0: nothing can be left behind, and a grant is room all the same, since the hard limits
+//! of a GPU never sum to more than it has.
 //!
-//! Needs cgroup v2 at /sys/fs/cgroup and root. Not for MIG; managed memory is not counted by the driver (it is by the
-//! quota library).
+//! Needs cgroup v2 at /sys/fs/cgroup and root. Not for MIG; managed memory is not counted by the driver (it
+//! is by the quota library).
 
 #![expect(unsafe_code, reason = "functions of NVML that nvml-wrapper does not have")]
 
@@ -77,7 +78,8 @@ impl Limiter {
         let failed = |what: &dyn std::fmt::Display| {
             Error::new(Code::DriverError, format!("{} cannot be used: {what}", nvml.display()))
         };
-        // SAFETY: NVML's initialisers run. It is the driver's own library, in a process that is there for that.
+        // SAFETY: NVML's initialisers run. It is the driver's own library, in a process that is there for
+        // that.
         let library = unsafe { Library::new(nvml) }.map_err(|error| failed(&error))?;
         // SAFETY: the types are those of nvml.h of CUDA 13.5.
         let found = unsafe {

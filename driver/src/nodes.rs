@@ -25,13 +25,13 @@ const UVM_MINOR: u32 = 0;
 const UVM_TOOLS_MINOR: u32 = 1;
 
 /// The device nodes that a container with `gpus` needs, as they are now: `/dev/nvidiactl`, one
-/// `/dev/nvidia<minor>` per GPU in the order given, and `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools` when they
-/// exist. They are looked up below `<root>/dev` if that has a `nvidiactl`, else below `/dev`. For each MIG device in
-/// `slices` the two nodes of its capabilities follow.
+/// `/dev/nvidia<minor>` per GPU in the order given, and `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools` when
+/// they exist. They are looked up below `<root>/dev` if that has a `nvidiactl`, else below `/dev`. For each
+/// MIG device in `slices` the two nodes of its capabilities follow.
 ///
 /// # Errors
-/// `driver-error` if a node is missing, is no character device, or has another number than the driver has now:
-/// a node left over from another boot could lead to another device.
+/// `driver-error` if a node is missing, is no character device, or has another number than the driver has
+/// now: a node left over from another boot could lead to another device.
 pub fn nodes(root: &Path, gpus: &[&Gpu], slices: &[Capability]) -> Result<Vec<Node>, Error> {
     let look = Look { dev: device_folder(root), devices: CharacterDevices::read(root) };
 
@@ -49,8 +49,8 @@ pub fn nodes(root: &Path, gpus: &[&Gpu], slices: &[Capability]) -> Result<Vec<No
     Ok(nodes)
 }
 
-/// The majors by which a GPU's or a capability's node is known, whatever its name, and those of all other drivers, as they
-/// are now.
+/// The majors by which a GPU's or a capability's node is known, whatever its name, and those of all other
+/// drivers, as they are now.
 pub fn majors(root: &Path) -> Majors {
     let devices = CharacterDevices::read(root);
     let kernels = CharacterDevices::read(Path::new("/"));
@@ -82,8 +82,8 @@ impl Look {
         })
     }
 
-    /// The node of a capability. Nothing but a program that uses NVML as root makes it on the host, and a container's
-    /// runtime makes its own: it need not be there.
+    /// The node of a capability. Nothing but a program that uses NVML as root makes it on the host, and a
+    /// container's runtime makes its own: it need not be there.
     fn capability(&self, node: CapNode) -> Result<Node, Error> {
         let name = format!("nvidia-caps/nvidia-cap{}", node.minor);
         if let Some(node) = self.optional(&name, CAPS_DRIVER, node.minor)? {

@@ -1,7 +1,7 @@
 //! The probe: asks NVML which GPUs there are.
 //!
-//! NVML is loaded into the calling process, where it may crash or hang with the driver. Only the `fgpu` command
-//! does this, in a process that does nothing else.
+//! NVML is loaded into the calling process, where it may crash or hang with the driver. Only the `fgpu`
+//! command does this, in a process that does nothing else.
 
 #![expect(unsafe_code, reason = "functions of NVML that nvml-wrapper does not wrap")]
 
@@ -32,8 +32,8 @@ pub use processes::processes;
 /// `MigMode::current` of a GPU on which MIG is on (`NVML_DEVICE_MIG_ENABLE`).
 const MIG_ENABLED: u32 = 1;
 
-/// A GPU of which something cannot be told: NVML counts it but will not describe it (it has fallen off the bus, needs a
-/// reset, or is not ours to see), or it is in no state to be measured.
+/// A GPU of which something cannot be told: NVML counts it but will not describe it (it has fallen off the
+/// bus, needs a reset, or is not ours to see), or it is in no state to be measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable {
     /// NVML's index on the host.
@@ -53,9 +53,9 @@ pub struct Probe {
     pub unmeasured: Vec<Unusable>,
 }
 
-/// Probes the driver under `root` and stores what it found in `state_dir`, for [`load`](crate::load). Two that
-/// refresh at once do it one after the other, so that what was found last is what stays. What a context takes of a model
-/// of GPU is measured once under a driver: what the stored inventory says of it stays.
+/// Probes the driver under `root` and stores what it found in `state_dir`, for [`load`](crate::load). Two
+/// that refresh at once do it one after the other, so that what was found last is what stays. What a context
+/// takes of a model of GPU is measured once under a driver: what the stored inventory says of it stays.
 ///
 /// # Errors
 /// See [`inspect`]. Then there is no stored inventory, not even an old one: what it said is not so any more.
@@ -81,12 +81,12 @@ pub fn refresh_and(
 }
 
 /// Looks at the driver under `root`: the running version from the kernel, its files from the file system, the
-/// GPUs from the NVML of that version, and what a context takes from a process that `holder` starts. A GPU in error does
-/// not hide the others.
+/// GPUs from the NVML of that version, and what a context takes from a process that `holder` starts. A GPU in
+/// error does not hide the others.
 ///
 /// # Errors
-/// `no-gpu` if no driver is loaded or it drives no GPU; `gpu-unhealthy` if all GPUs are in error; `driver-error`
-/// if the driver's libraries are not installed or NVML refuses.
+/// `no-gpu` if no driver is loaded or it drives no GPU; `gpu-unhealthy` if all GPUs are in error;
+/// `driver-error` if the driver's libraries are not installed or NVML refuses.
 fn inspect(
     root: &Path,
     known: Option<&Inventory>,
@@ -161,8 +161,8 @@ fn driver_limits(files: &[DriverFile], gpus: &[Gpu]) -> bool {
     gpus.peek().is_some() && gpus.all(|gpu| limiter.serves(&gpu.uuid))
 }
 
-/// Fills in what a context takes of each GPU on which fractions are served; of a model that is in `sizes`, what they say.
-/// Gives the GPUs of which it cannot be told.
+/// Fills in what a context takes of each GPU on which fractions are served; of a model that is in `sizes`,
+/// what they say. Gives the GPUs of which it cannot be told.
 fn contexts(
     nvml: &Nvml,
     gpus: &mut [Gpu],
@@ -259,11 +259,12 @@ fn used(nvml: &Nvml, device: &Device<'_>) -> Result<u64, NvmlError> {
 fn memory_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
     let call = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().map_err(|_| NvmlError::FunctionNotFound)?;
     let mut memory = std::mem::MaybeUninit::zeroed();
-    // SAFETY: `call` comes from the library that `nvml` keeps loaded and initialised, the handle is of a device
-    // of it, and `memory` is an nvmlMemory_t (its type comes from `call`'s) that outlives the call.
+    // SAFETY: `call` comes from the library that `nvml` keeps loaded and initialised, the handle is of a
+    // device of it, and `memory` is an nvmlMemory_t (its type comes from `call`'s) that outlives the call.
     let code = unsafe { call(device.handle(), memory.as_mut_ptr()) };
     nvml_wrapper::error::nvml_try(code)?;
-    // SAFETY: nvmlMemory_t is three integers, so all zeroes is a valid value, and the call may have overwritten it.
+    // SAFETY: nvmlMemory_t is three integers, so all zeroes is a valid value, and the call may have
+    // overwritten it.
     let memory = unsafe { memory.assume_init() };
     Ok((memory.total, memory.used))
 }
@@ -293,7 +294,8 @@ fn cuda_version(nvml: &Nvml) -> u32 {
     let version = from_libcuda.or_else(|| {
         let call = nvml.lib().nvmlSystemGetCudaDriverVersion.as_ref().ok()?;
         let mut version = 0;
-        // SAFETY: `call` comes from the library that `nvml` keeps loaded and initialised, and `version` outlives it.
+        // SAFETY: `call` comes from the library that `nvml` keeps loaded and initialised, and `version`
+        // outlives it.
         let code = unsafe { call(&raw mut version) };
         nvml_wrapper::error::nvml_try(code).ok().map(|()| version)
     });
@@ -306,7 +308,8 @@ fn numa(root: &Path, pci: &str) -> Option<u32> {
     fs::read_to_string(of(root, &path)).ok()?.trim_end().parse().ok()
 }
 
-/// sysfs writes a PCI address with a domain of at least four digits in lower case, NVML with eight in upper case.
+/// sysfs writes a PCI address with a domain of at least four digits in lower case, NVML with eight in upper
+/// case.
 fn sysfs_name(pci: &str) -> Option<String> {
     let (domain, rest) = pci.split_once(':')?;
     let domain = u32::from_str_radix(domain, 16).ok()?;

@@ -35,8 +35,8 @@ fn is_version(word: &str) -> bool {
 /// from the kernel's own.
 ///
 /// # Errors
-/// `no-gpu` if no driver is loaded, `driver-error` if the text is none that NVIDIA's modules write, `internal`
-/// if it cannot be read.
+/// `no-gpu` if no driver is loaded, `driver-error` if the text is none that NVIDIA's modules write,
+/// `internal` if it cannot be read.
 pub fn running_version(root: &Path) -> Result<String, Error> {
     let path = of(root, VERSION);
     let text = match fs::read_to_string(&path) {

@@ -10,11 +10,11 @@ const NODE: &str = "/dev/nvidia-uvm";
 /// Makes `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools` if they do not exist.
 ///
 /// On the host libcuda has them made by the setuid program `nvidia-modprobe` when it is first used. In a
-/// container it cannot, and without them CUDA does not start; so a node whose first CUDA program of the boot is
-/// in a container needs this. Needs root.
+/// container it cannot, and without them CUDA does not start; so a node whose first CUDA program of the boot
+/// is in a container needs this. Needs root.
 ///
-/// Only for the driver root `/`: a driver container loads the module itself. Returns why there is still no node,
-/// if there is none; that is no reason to stop, as a container may not want to compute.
+/// Only for the driver root `/`: a driver container loads the module itself. Returns why there is still no
+/// node, if there is none; that is no reason to stop, as a container may not want to compute.
 pub fn ensure(root: &Path) -> Option<String> {
     if root != Path::new("/") {
         return None;

@@ -1,4 +1,5 @@
-//! What one event costs the front end that records it. `cargo run --release -p fgpu-engine --example events [DIR]`
+//! What one event costs the front end that records it. `cargo run --release -p fgpu-engine --example events
+//! [DIR]`
 //!
 //! The journal is the machine's own; where there is none, only the file is written.
 

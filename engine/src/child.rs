@@ -1,5 +1,5 @@
-//! Runs a program as if we were not there: its descriptors are ours, signals sent to us reach it, and its end is
-//! ours.
+//! Runs a program as if we were not there: its descriptors are ours, signals sent to us reach it, and its end
+//! is ours.
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
@@ -84,15 +84,17 @@ pub struct Bond<'a> {
     pub cgroup: Option<BorrowedFd<'a>>,
 }
 
-/// Sees to it that the kernel tells us how our children end: where SIGCHLD is ignored it does not (wait(2)), and whoever
-/// started us may have ignored it. Whether a program inherits that at all is left open by POSIX (exec).
+/// Sees to it that the kernel tells us how our children end: where SIGCHLD is ignored it does not (wait(2)),
+/// and whoever started us may have ignored it. Whether a program inherits that at all is left open by POSIX
+/// (exec).
 #[allow(unsafe_code, reason = "a disposition cannot be reset safely")]
 pub fn notice_ends() {
     // SAFETY: the default action replaces no handler of ours. It cannot fail for this signal.
     let _ = unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) };
 }
 
-/// Runs a command with our environment and descriptors to its end; its program is looked for in `PATH`. `started` is told its pid.
+/// Runs a command with our environment and descriptors to its end; its program is looked for in `PATH`.
+/// `started` is told its pid.
 ///
 /// # Errors
 /// It cannot be started or waited for.
@@ -159,11 +161,12 @@ pub fn become_this(path: &Path, words: &[OsString]) -> std::io::Error {
 /// The child's stack, bytes, beyond the words' addresses: `execvp` has those there, and a path.
 const STACK: usize = 64 << 10;
 
-/// Starts the program with the signal mask that *we* were started with: a container would inherit ours from its
-/// runtime.
+/// Starts the program with the signal mask that *we* were started with: a container would inherit ours from
+/// its runtime.
 ///
-/// Until the program runs, the child works in our memory and we stand still (`CLONE_VM | CLONE_VFORK`, clone(2)): a copy of our page
-/// tables, and of each page that either of us touches then, takes longer than the rest of the start.
+/// Until the program runs, the child works in our memory and we stand still (`CLONE_VM | CLONE_VFORK`,
+/// clone(2)): a copy of our page tables, and of each page that either of us touches then, takes longer than
+/// the rest of the start.
 #[allow(unsafe_code, reason = "what happens between clone and exec cannot be said safely")]
 fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::io::Result<Pid> {
     let words = command.iter().map(|word| CString::new(word.as_ref().as_bytes()));
@@ -176,16 +179,18 @@ fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::i
         failed.store(errno as i32, Ordering::Relaxed);
         127
     };
-    // Of a mapping only the pages that the child uses are ever touched; an allocator would fill all of it with zeros.
+    // Of a mapping only the pages that the child uses are ever touched; an allocator would fill all of it
+    // with zeros.
     let size = STACK + size_of_val(&*words);
     let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping, wherever there is room, lies over nothing of ours.
     let mapping = unsafe { mmap_anonymous(null_mut(), size, access, kind) }?;
-    // SAFETY: the mapping is readable, writable, zeros, that long, and nobody else's. It stays until our end: there is one per
-    // program that we run, and its pages went with the child.
+    // SAFETY: the mapping is readable, writable, zeros, that long, and nobody else's. It stays until our end:
+    // there is one per program that we run, and its pages went with the child.
     let stack = unsafe { std::slice::from_raw_parts_mut(mapping.cast(), size) };
-    // SAFETY: the child has a stack of its own, and this thread waits until the child has left our memory: to the memory
-    // the child is this thread. No handler of ours runs in it: there is none but the standard library's for faults.
+    // SAFETY: the child has a stack of its own, and this thread waits until the child has left our memory: to
+    // the memory the child is this thread. No handler of ours runs in it: there is none but the standard
+    // library's for faults.
     let pid = unsafe {
         clone(
             Box::new(child),
@@ -258,8 +263,8 @@ fn activated_environment(
     activated.then_some(entries)
 }
 
-/// Hands a signal on, unless the kernel made it: what a terminal sends, it sends to the whole process group, the
-/// runtime included, and `SIGCHLD` is for us.
+/// Hands a signal on, unless the kernel made it: what a terminal sends, it sends to the whole process group,
+/// the runtime included, and `SIGCHLD` is for us.
 fn forward(child: Pid, number: u32, code: i32) {
     let from_a_process = code <= 0;
     if let Ok(signal) = Signal::try_from(number as i32)

@@ -59,7 +59,8 @@ pub struct Config {
     pub library_dir: PathBuf,
     /// `runtimes`: the real OCI runtimes, names or paths, in order of preference.
     pub runtimes: Vec<PathBuf>,
-    /// `[driver] root`: where the driver's user-space files are (`/run/nvidia/driver` for a driver container).
+    /// `[driver] root`: where the driver's user-space files are (`/run/nvidia/driver` for a driver
+    /// container).
     pub driver_root: PathBuf,
     /// `[driver] extra`: further paths below the driver root that every container with a GPU gets.
     pub driver_extra: Vec<PathBuf>,
@@ -67,7 +68,8 @@ pub struct Config {
     pub compute: Compute,
     /// `[placement] foreign`: memory that processes outside of fgpu hold.
     pub foreign: Foreign,
-    /// `[mig] use-existing`: whether MIG instances that fgpu did not make may be used. They are never destroyed.
+    /// `[mig] use-existing`: whether MIG instances that fgpu did not make may be used. They are never
+    /// destroyed.
     pub mig_use_existing: bool,
     /// `[mig] keep`: how long an instance that fgpu made is kept for the next request.
     pub mig_keep: Duration,

@@ -8,9 +8,9 @@
 //!                       └ v2: device programs (bpf; program: instructions; pin: files with programs)
 //! ```
 //!
-//! systemd comes first: told of new devices it applies its whole list, and replaces its own program. What then still
-//! forbids a device is changed; what allows it already is left alone. Only reading and writing is allowed, not making
-//! nodes (`m`), and only in cgroups that are the container's own.
+//! systemd comes first: told of new devices it applies its whole list, and replaces its own program. What
+//! then still forbids a device is changed; what allows it already is left alone. Only reading and writing is
+//! allowed, not making nodes (`m`), and only in cgroups that are the container's own.
 
 use fgpu_spec::{Code, Error, Node};
 
@@ -38,14 +38,16 @@ pub struct Opened {
     programs: Vec<v2::Replaced>,
 }
 
-/// Lets the cgroup of a process read and write these character devices. Where nothing limits devices, nothing is done.
+/// Lets the cgroup of a process read and write these character devices. Where nothing limits devices, nothing
+/// is done.
 ///
-/// The process is to be one that is alone with its children in its cgroup, as a container's is when hooks run. The caller
-/// holds a pidfd of it, and looks after this call whether it is alive: only then was this its cgroup.
+/// The process is to be one that is alone with its children in its cgroup, as a container's is when hooks
+/// run. The caller holds a pidfd of it, and looks after this call whether it is alive: only then was this its
+/// cgroup.
 ///
 /// # Errors
-/// [`Code::Internal`]: a cgroup that the container shares with others forbids a device, or what limits the container
-/// cannot be read or changed. What had been changed is undone.
+/// [`Code::Internal`]: a cgroup that the container shares with others forbids a device, or what limits the
+/// container cannot be read or changed. What had been changed is undone.
 pub fn open(pid: i32, nodes: &[Node]) -> Result<Opened, Error> {
     let mut opened = Opened::default();
     match opened.extend(pid, nodes) {

@@ -7,9 +7,9 @@
 //! | `fgpu-hook` | systemd's journal | `log-level` |
 //! | `fgpu` | standard error, in the form of `--log-format` | `--debug`, else `log-level` |
 //!
-//! The library is tracing. A step is a span: its name stands before the messages of what happens in it, and its end says how
-//! long it took. Nothing waits for a reader: a line that cannot be written at once is lost. Refusals and warnings do
-//! not come this way: they are told whatever the level is.
+//! The library is tracing. A step is a span: its name stands before the messages of what happens in it, and
+//! its end says how long it took. Nothing waits for a reader: a line that cannot be written at once is lost.
+//! Refusals and warnings do not come this way: they are told whatever the level is.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;

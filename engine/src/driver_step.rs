@@ -1,7 +1,8 @@
 //! The part of a grant that the driver has: made after the lease is written, undone before the lease goes.
 //!
-//! NVML is loaded by the `fgpu` program only (a crash or a hang in the driver is its own), so each step is a process,
-//! and it is told no more than a grant: what is to be done is in the lease, and what was done is written there.
+//! NVML is loaded by the `fgpu` program only (a crash or a hang in the driver is its own), so each step is a
+//! process, and it is told no more than a grant: what is to be done is in the lease, and what was done is
+//! written there.
 //!
 //! | step | when | waits |
 //! |---|---|---|
@@ -22,8 +23,8 @@ use fgpu_spec::{Code, Error, Nonce};
 use crate::config::Config;
 use crate::{child, programs};
 
-/// The exit status by which a set-up says that the place which the lease has is not free, though it was thought to be.
-/// What is there has been written down, so the next reservation knows.
+/// The exit status by which a set-up says that the place which the lease has is not free, though it was
+/// thought to be. What is there has been written down, so the next reservation knows.
 pub const PLACE_TAKEN: u8 = 75;
 
 /// What came of a set-up.
@@ -65,7 +66,8 @@ fn told(step: &str, output: &Output) -> Error {
     Error::of_program(&format!("fgpu driver {step}"), output)
 }
 
-/// Has the driver make what a lease is for, and waits for it. A lease without such a part comes back as it is.
+/// Has the driver make what a lease is for, and waits for it. A lease without such a part comes back as it
+/// is.
 ///
 /// # Errors
 /// What the driver answers. The lease is still there; what was made goes with it.
@@ -86,9 +88,9 @@ pub fn set_up(config: &Config, store: &Store, lease: Lease) -> Result<SetUp, Err
     now.filter(|lease| lease.state.is_held()).map(|lease| SetUp::Done(Box::new(lease))).ok_or_else(ended)
 }
 
-/// Has the driver hold a lease of the `driver` tier to its memory, in the cgroup that is written down in it. Where it does
-/// not, the lease becomes one of the `quota` tier, unless its request `insists`: what the container gets is the same
-/// otherwise.
+/// Has the driver hold a lease of the `driver` tier to its memory, in the cgroup that is written down in it.
+/// Where it does not, the lease becomes one of the `quota` tier, unless its request `insists`: what the
+/// container gets is the same otherwise.
 ///
 /// # Errors
 /// The step cannot be run, or the driver refuses and the request insists.
@@ -105,8 +107,8 @@ pub fn limit(config: &Config, store: &Store, nonce: &Nonce, insists: bool) -> Re
     Ok(())
 }
 
-/// Sees to the driver's part of a lease that has come to its end: it is kept for the next request, or undone by a process
-/// of its own, for which nobody waits. Does nothing for a lease without such a part.
+/// Sees to the driver's part of a lease that has come to its end: it is kept for the next request, or undone
+/// by a process of its own, for which nobody waits. Does nothing for a lease without such a part.
 ///
 /// # Errors
 /// It could not be started; `fgpu gc` does it.
@@ -127,8 +129,8 @@ pub fn ended(config: &Config, store: &Store, lease: &Lease) -> Result<(), Error>
     })
 }
 
-/// Has somebody look how the GPUs are and who uses them, if nobody has for a while. Nobody waits for it: what he sees counts for those
-/// who come later. If it cannot be started, what was seen last counts.
+/// Has somebody look how the GPUs are and who uses them, if nobody has for a while. Nobody waits for it: what
+/// he sees counts for those who come later. If it cannot be started, what was seen last counts.
 pub fn look_at_gpus(config: &Config) {
     if fgpu_driver::health::is_stale(&config.state_dir)
         && let Ok(mut command) = command(config, &["health"])
@@ -137,8 +139,8 @@ pub fn look_at_gpus(config: &Config) {
     }
 }
 
-/// Keeps what the driver made for a lease that has ended, if the configuration says so and nobody waits: it may lie where
-/// one that waits wants another slice.
+/// Keeps what the driver made for a lease that has ended, if the configuration says so and nobody waits: it
+/// may lie where one that waits wants another slice.
 fn keep(config: &Config, store: &Store, nonce: &Nonce) -> Result<bool, Error> {
     Ok(!config.mig_keep.is_zero() && store.waiters()?.is_empty() && store.keep(nonce)?)
 }
@@ -152,15 +154,16 @@ pub struct Finished {
     pub failed: Vec<Error>,
 }
 
-/// Finishes what is left to undo, waiting for it: the leases that had come to their end, those that have been kept long
-/// enough, and the instances of ours that no lease holds.
+/// Finishes what is left to undo, waiting for it: the leases that had come to their end, those that have been
+/// kept long enough, and the instances of ours that no lease holds.
 ///
 /// # Errors
 /// The state directory cannot be read or written.
 pub fn finish(config: &Config, store: &Store) -> Result<Finished, Error> {
     let longest = u64::try_from(config.mig_keep.as_nanos()).unwrap_or(u64::MAX);
     let mut finished = Finished::default();
-    // Of containers that were killed together with their front ends. Before any keeping ends: it must not begin anew.
+    // Of containers that were killed together with their front ends. Before any keeping ends: it must not
+    // begin anew.
     for lease in store.releasing()?.iter().filter(|lease| lease.trouble.is_none()) {
         keep(config, store, &lease.grant.nonce)?;
     }
@@ -183,12 +186,13 @@ fn tear_down(config: &Config, nonce: &Nonce) -> Result<Option<Error>, Error> {
     Ok((!output.status.success()).then(|| told("tear-down", &output)))
 }
 
-/// Makes what room there is for a request that found none: ends the keeping of instances, finishes what is left to undo, and
-/// looks which instances there are that are not ours. What no lease holds is the reconciler's.
+/// Makes what room there is for a request that found none: ends the keeping of instances, finishes what is
+/// left to undo, and looks which instances there are that are not ours. What no lease holds is the
+/// reconciler's.
 ///
 /// # Errors
-/// The state directory or the driver cannot be asked. An instance that cannot be destroyed is no error: who holds it
-/// is in the lease, and so in the refusal.
+/// The state directory or the driver cannot be asked. An instance that cannot be destroyed is no error: who
+/// holds it is in the lease, and so in the refusal.
 pub fn make_room(config: &Config, store: &Store) -> Result<(), Error> {
     store.end_keeping(0)?;
     for lease in store.releasing()? {

@@ -1,5 +1,5 @@
-//! A share by an edit of the container's spec, before the runtime reads it: behind the shim, `fgpu-runtime` and
-//! `fgpu-hook precreate`.
+//! A share by an edit of the container's spec, before the runtime reads it: behind the shim, `fgpu-runtime`
+//! and `fgpu-hook precreate`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -5,8 +5,8 @@ use fgpu_spec::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// How long is waited for one. That of a new container of the same name goes on running, and costs its neighbour's
-/// poststop this much.
+/// How long is waited for one. That of a new container of the same name goes on running, and costs its
+/// neighbour's poststop this much.
 const DYING: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Waits a moment for the inits of a container that still run.

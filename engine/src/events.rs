@@ -1,10 +1,10 @@
-//! The record of who held which GPU, when and how much: a line in `<log-dir>/events.jsonl` and an entry in systemd's
-//! journal for every grant, end of a grant, resize and refusal.
+//! The record of who held which GPU, when and how much: a line in `<log-dir>/events.jsonl` and an entry in
+//! systemd's journal for every grant, end of a grant, resize and refusal.
 //!
-//! It is written between a container's create and its answer, by whichever program did the thing. So nothing here waits
-//! or fails: a disk that is full, a directory that cannot be written and a journal that does not listen cost the record
-//! and never the container. The journal gets a datagram of its own protocol, sent without blocking; the crates for it
-//! (tracing-journald, systemd) block when the journal's queue is full.
+//! It is written between a container's create and its answer, by whichever program did the thing. So nothing
+//! here waits or fails: a disk that is full, a directory that cannot be written and a journal that does not
+//! listen cost the record and never the container. The journal gets a datagram of its own protocol, sent
+//! without blocking; the crates for it (tracing-journald, systemd) block when the journal's queue is full.
 //!
 //! docs/json.md has the fields. What a field means never changes within a [`SCHEMA`]; new ones may come.
 
@@ -50,27 +50,29 @@ impl Events {
         Self { log: Log::new(directory), journal: journal.to_owned() }
     }
 
-    /// Records that a container was refused a share. `container` is `None` if it was not known yet which it is.
+    /// Records that a container was refused a share. `container` is `None` if it was not known yet which it
+    /// is.
     pub fn refused(&self, container: Option<&Key>, error: &Error) {
         self.write(&Record::refused(container, error));
     }
 
-    /// Records that a container uses so many bytes of each GPU of its share, and whether it was stopped for that.
+    /// Records that a container uses so many bytes of each GPU of its share, and whether it was stopped for
+    /// that.
     pub fn exceeded(&self, lease: &Lease, used: &[u64], stopped: bool) {
         self.write(&Record::exceeded(lease, used, stopped));
     }
 
     fn write(&self, record: &Record<'_>) {
-        // What cannot be recorded here may be there; what cannot be recorded at all is nobody's fault who waits for a
-        // container.
+        // What cannot be recorded here may be there; what cannot be recorded at all is nobody's fault who
+        // waits for a container.
         tracing::info!("{}", record.message());
         let _ = journal::send(&self.journal, record);
         let _ = self.log.append(&record.line());
     }
 }
 
-/// Does what gives a container its share, with the node's configuration. A refusal is recorded, that for want of a
-/// configuration that can be read as well.
+/// Does what gives a container its share, with the node's configuration. A refusal is recorded, that for want
+/// of a configuration that can be read as well.
 ///
 /// # Errors
 /// The configuration is wrong, and what `give` says.

@@ -1,7 +1,8 @@
-//! Refuses a container whose spec brings a driver besides the share: what a mount's source holds is looked at here.
+//! Refuses a container whose spec brings a driver besides the share: what a mount's source holds is looked at
+//! here.
 //!
-//! A source is looked at, and not walked: whether it is a driver file, whether the node's driver lies below it, and whether
-//! one of the folders in which drivers and toolkits keep libcuda is in it.
+//! A source is looked at, and not walked: whether it is a driver file, whether the node's driver lies below
+//! it, and whether one of the folders in which drivers and toolkits keep libcuda is in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -42,7 +42,8 @@ pub fn request(config: &Config, document: &Document) -> Result<Option<Request>, 
     Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())
 }
 
-/// Whether the container asks for something: under the node's configuration, or under some where that cannot be read.
+/// Whether the container asks for something: under the node's configuration, or under some where that cannot
+/// be read.
 pub fn asks(config: &Result<Config, Error>, document: &Document) -> bool {
     match config {
         Ok(config) => !matches!(request(config, document), Ok(None)),

@@ -6,8 +6,8 @@ use fgpu_spec::{Code, Error};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// Those that are held. A runtime that gives up on its hook sends SIGKILL; these are a person's, a service manager's and
-/// the hook's own.
+/// Those that are held. A runtime that gives up on its hook sends SIGKILL; these are a person's, a service
+/// manager's and the hook's own.
 pub const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGALRM];
 
 /// While it lives no ending signal is delivered. Dropped with one pending, the process ends.
@@ -18,8 +18,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Signals that would not end this process, because it was started with them ignored (nohup) or blocked, stay as they
-    /// are.
+    /// Signals that would not end this process, because it was started with them ignored (nohup) or blocked,
+    /// stay as they are.
     ///
     /// # Errors
     /// The kernel does not let us.

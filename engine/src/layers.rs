@@ -1,12 +1,13 @@
 //! A container's root file system as untrusted layers.
 //!
-//! On `Create` containerd hands over the root as mounts that nobody has mounted yet. What we want to know of an
-//! image is little (its library directory, which other libcuda it knows), so it is read from the layers' own
-//! directories instead of mounting anything. Every component of a path is opened with `O_NOFOLLOW`, and a link is resolved
-//! here, within the layers: it leads nowhere else.
+//! On `Create` containerd hands over the root as mounts that nobody has mounted yet. What we want to know of
+//! an image is little (its library directory, which other libcuda it knows), so it is read from the layers'
+//! own directories instead of mounting anything. Every component of a path is opened with `O_NOFOLLOW`, and a
+//! link is resolved here, within the layers: it leads nowhere else.
 //!
-//! An upper layer hides what the lower ones have at the same path (a whiteout, or another kind of file), as in overlayfs. That a
-//! directory may be opaque is not looked at: then we see files that the container does not have, and cover them for nothing.
+//! An upper layer hides what the lower ones have at the same path (a whiteout, or another kind of file), as
+//! in overlayfs. That a directory may be opaque is not looked at: then we see files that the container does
+//! not have, and cover them for nothing.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +51,8 @@ pub struct Layers {
 /// A folder of the root in each of the layers that have it, the uppermost first.
 type Folders = Rc<Vec<OwnedFd>>;
 
-/// As many descriptors are kept open for paths to come; a process may have 1024 (getrlimit(2), `RLIMIT_NOFILE`).
+/// As many descriptors are kept open for paths to come; a process may have 1024 (getrlimit(2),
+/// `RLIMIT_NOFILE`).
 const MOST_KEPT: usize = 128;
 /// Folders of deeper paths are not kept: to name them takes longer than to open them.
 const DEEPEST_KEPT: usize = 8;
@@ -122,8 +124,8 @@ impl Layers {
         }
     }
 
-    /// Where `path` leads, without a link in it: the path of what is there, or would be if somebody made it. `None` for a
-    /// loop of links, and for what lies below a file or above what is not there.
+    /// Where `path` leads, without a link in it: the path of what is there, or would be if somebody made it.
+    /// `None` for a loop of links, and for what lies below a file or above what is not there.
     pub fn canonical(&self, path: &str) -> Option<String> {
         Some(self.walk(path, true)?.path)
     }
@@ -270,7 +272,8 @@ const FOLDER: OFlag =
 
 /// What the uppermost of these folders that knows `name` has there; `None` if the budget is spent.
 ///
-/// A folder that cannot be opened, for want of a descriptor say, spends the budget: it may hold what is looked for.
+/// A folder that cannot be opened, for want of a descriptor say, spends the budget: it may hold what is
+/// looked for.
 fn look(budget: &Budget, layers: &Folders, name: &str) -> Option<End> {
     if !budget.spend(layers.len()) {
         return None;

@@ -1,5 +1,6 @@
-//! The engine behind every front end: [`prepare()`] turns the annotations of a bundle into a lease and an edited
-//! `config.json`, [`activate`] records the container's init in the lease, [`release`] gives the share back.
+//! The engine behind every front end: [`prepare()`] turns the annotations of a bundle into a lease and an
+//! edited `config.json`, [`activate`] records the container's init in the lease, [`release`] gives the share
+//! back.
 //!
 //! Nothing here is async, nothing starts a thread and nothing initialises NVML: a front end is in the way of
 //! every container that starts on the node.

@@ -32,8 +32,8 @@ pub fn activate(nonce: &Nonce, pid: i32) -> Result<(), Error> {
     Ok(())
 }
 
-/// [`activate`], and has the driver hold the container to its memory, for a grant of the `driver` tier: its cgroup exists by
-/// now, and nothing of it runs yet.
+/// [`activate`], and has the driver hold the container to its memory, for a grant of the `driver` tier: its
+/// cgroup exists by now, and nothing of it runs yet.
 ///
 /// # Errors
 /// The state directory cannot be read or written; the driver refuses and the request `insists`.
@@ -83,8 +83,8 @@ pub fn release_container(namespace: &str, id: &str) -> Result<(), Error> {
     ended(&config, &store, &released)
 }
 
-/// Gives back what a container held that the runtime has deleted. A lease that a process lives on stays: it is another
-/// container's, of the same name below another state directory.
+/// Gives back what a container held that the runtime has deleted. A lease that a process lives on stays: it
+/// is another container's, of the same name below another state directory.
 ///
 /// # Errors
 /// The state directory cannot be read or written.
@@ -105,12 +105,12 @@ pub fn ended(config: &Config, store: &Store, leases: &[Lease]) -> Result<(), Err
     results.into_iter().collect()
 }
 
-/// The cgroup that a container's init has been given, as `/proc/<pid>/cgroup` has it: of the devices controller on a v1
-/// hierarchy or of v2, whichever is deeper.
+/// The cgroup that a container's init has been given, as `/proc/<pid>/cgroup` has it: of the devices
+/// controller on a v1 hierarchy or of v2, whichever is deeper.
 ///
-/// `None` if it has none of its own. A container may be left where its engine is (`podman run --cgroups=disabled`), where
-/// somebody lives long after its end: its lease would never be given back. So a cgroup that this process is in, or is
-/// below of, is no container's.
+/// `None` if it has none of its own. A container may be left where its engine is (`podman run
+/// --cgroups=disabled`), where somebody lives long after its end: its lease would never be given back. So a
+/// cgroup that this process is in, or is below of, is no container's.
 pub fn cgroup_of(pid: i32) -> Option<String> {
     let read = |process: &str| std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok();
     own_cgroup(&read(&pid.to_string())?, &read("self")?).map(str::to_owned)
@@ -121,8 +121,8 @@ fn own_cgroup<'a>(theirs: &'a str, ours: &str) -> Option<&'a str> {
     let own = pairs.filter_map(|(theirs, ours)| {
         theirs.filter(|path| !ours.is_some_and(|ours| Path::new(ours).starts_with(path)))
     });
-    // systemd on v1 leaves a scope's processes in the slice of a controller that the scope does not need. Of equals the
-    // last is taken.
+    // systemd on v1 leaves a scope's processes in the slice of a controller that the scope does not need. Of
+    // equals the last is taken.
     own.filter(|path| *path != "/").rev().max_by_key(|path| Path::new(path).components().count())
 }
 
@@ -135,8 +135,8 @@ pub fn cgroups_in(text: &str) -> [Option<&str>; 2] {
     [devices, unified].map(|line| line.map(|(_, path)| path))
 }
 
-/// Whether no process is left in the cgroup that [`cgroup_of`] named. A cgroup that is gone is empty; one of which it
-/// cannot be told is not: whoever is in it may use the share.
+/// Whether no process is left in the cgroup that [`cgroup_of`] named. A cgroup that is gone is empty; one of
+/// which it cannot be told is not: whoever is in it may use the share.
 pub fn cgroup_is_empty(cgroup: &str) -> bool {
     matches!(Host::default().cgroup_has_process(cgroup), Ok(false))
 }

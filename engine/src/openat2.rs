@@ -1,9 +1,9 @@
 //! openat2(2) in what others change.
 //!
-//! Below a root (`RESOLVE_IN_ROOT`, `RESOLVE_BENEATH`) the kernel must know that `..` led to a parent inside it. Whenever
-//! a rename or a mount *anywhere on the machine* falls into the look-up it does not, and gives up with EAGAIN: "the
-//! caller may choose to retry". A busy node renames and mounts without an end, so every caller asks again. A path
-//! without `..`, in itself and in its links, never meets this.
+//! Below a root (`RESOLVE_IN_ROOT`, `RESOLVE_BENEATH`) the kernel must know that `..` led to a parent inside
+//! it. Whenever a rename or a mount *anywhere on the machine* falls into the look-up it does not, and gives
+//! up with EAGAIN: "the caller may choose to retry". A busy node renames and mounts without an end, so every
+//! caller asks again. A path without `..`, in itself and in its links, never meets this.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -11,8 +11,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
-/// How often one look-up is tried. Beside three threads that do nothing but rename, 50 000 look-ups of forty `..` each needed
-/// 2 attempts as a rule and 71 at most; somebody who renames without an end costs his container a hundredth of a second.
+/// How often one look-up is tried. Beside three threads that do nothing but rename, 50 000 look-ups of forty
+/// `..` each needed 2 attempts as a rule and 71 at most; somebody who renames without an end costs his
+/// container a hundredth of a second.
 const ATTEMPTS: usize = 4096;
 
 /// Opens `path` below `directory`, not to be inherited by a program that is started.

@@ -144,9 +144,9 @@ pub(crate) fn show(own: &mut Own, file: &Path, must: bool) -> Result<Option<Path
     }
 }
 
-/// The first of these files of the node that cannot be shown on an overlay, and why: its containers get it by a bind mount, and
-/// those that may change mounts are refused. It is tried in a mount namespace of a thread's own, over `place`, and goes with it.
-/// `None` also where this process may not try.
+/// The first of these files of the node that cannot be shown on an overlay, and why: its containers get it by
+/// a bind mount, and those that may change mounts are refused. It is tried in a mount namespace of a thread's
+/// own, over `place`, and goes with it. `None` also where this process may not try.
 pub fn cannot_show(files: Vec<PathBuf>, place: PathBuf) -> Option<Error> {
     let attempt = move || {
         unshare(CloneFlags::CLONE_NEWNS).ok()?;

@@ -1,11 +1,12 @@
 //! Places for the mounts, made before the runtime makes them.
 //!
-//! Where a mount's destination is missing a runtime makes an empty file or folder for it. It takes runc 0.1 ms for each,
-//! in the time of a create; behind the shim we have that time, because the stock shim is still starting. This is help
-//! and nothing else: what cannot be made here is left to the runtime, which does it in its own way or says why not.
+//! Where a mount's destination is missing a runtime makes an empty file or folder for it. It takes runc 0.1
+//! ms for each, in the time of a create; behind the shim we have that time, because the stock shim is still
+//! starting. This is help and nothing else: what cannot be made here is left to the runtime, which does it in
+//! its own way or says why not.
 //!
-//! The root may be of an image's making, and somebody may write to it: the kernel resolves every path below a descriptor
-//! of the root and on its own mount alone (openat2(2), `RESOLVE_IN_ROOT`, `RESOLVE_NO_XDEV`).
+//! The root may be of an image's making, and somebody may write to it: the kernel resolves every path below a
+//! descriptor of the root and on its own mount alone (openat2(2), `RESOLVE_IN_ROOT`, `RESOLVE_NO_XDEV`).
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -61,7 +62,8 @@ fn folder(root: &OwnedFd, path: &str) -> Result<OwnedFd> {
     new_folder(&folder(root, parent)?, name)
 }
 
-/// With the mode that it says: every user of the container looks for libraries there, whatever umask the engine has.
+/// With the mode that it says: every user of the container looks for libraries there, whatever umask the
+/// engine has.
 fn new_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd> {
     let mode = Mode::from_raw_mode(0o755);
     mkdirat(parent, name, mode)?;
@@ -150,8 +152,8 @@ mod tests {
         assert!(at("folder").is_dir(), "the way up from the root leads into the root itself");
     }
 
-    /// Somebody renames elsewhere all the time, and every path has `..` in it: the kernel gives up on such a path, and
-    /// nothing may be left out because of that.
+    /// Somebody renames elsewhere all the time, and every path has `..` in it: the kernel gives up on such a
+    /// path, and nothing may be left out because of that.
     #[test]
     fn renames_elsewhere_leave_nothing_out() {
         let host = tempfile::tempdir().unwrap();

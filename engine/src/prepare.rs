@@ -6,8 +6,8 @@
 //!                                                      the delivery fails: the lease is given back
 //! ```
 //!
-//! What differs between front ends is a [`Delivery`]: an edit of the spec ([`crate::edit`]), mounts in a container that
-//! exists already (fgpu-hook), a view of the host's own root (`fgpu run`).
+//! What differs between front ends is a [`Delivery`]: an edit of the spec ([`crate::edit`]), mounts in a
+//! container that exists already (fgpu-hook), a view of the host's own root (`fgpu run`).
 
 use fgpu_allocator::{Claim, Store};
 use fgpu_spec::{Code, Document, Error, Nonce, Plan, Request, Tier};
@@ -22,11 +22,12 @@ use crate::{driver_step, foreign, grant, store};
 
 /// How a front end brings a share into its container.
 pub trait Delivery {
-    /// What is held from before the reservation until the share is delivered, so that both are undone together.
+    /// What is held from before the reservation until the share is delivered, so that both are undone
+    /// together.
     type Guard;
 
-    /// Called once the container is known to ask for a share. Returns how long the request may wait for room, and for
-    /// whom; `None` if the container has its share by another way, and is to be left alone.
+    /// Called once the container is known to ask for a share. Returns how long the request may wait for room,
+    /// and for whom; `None` if the container has its share by another way, and is to be left alone.
     ///
     /// # Errors
     /// There is no container for a share. Nothing is reserved then.
@@ -64,7 +65,8 @@ impl Share<'_> {
     /// Makes the grant's files and the plan for a container.
     ///
     /// # Errors
-    /// A file cannot be made, or the node lacks what the container needs. What is half made goes with the lease.
+    /// A file cannot be made, or the node lacks what the container needs. What is half made goes with the
+    /// lease.
     pub fn plan(&self, image: &Image<'_>) -> Result<Plan, Error> {
         self.granted.plan(self.config, self.store, image)
     }
@@ -79,7 +81,8 @@ impl Share<'_> {
         self.granted.lease.grant.tier == Tier::Driver
     }
 
-    /// Has the driver limit the container, whose cgroup is in the lease by now. Does nothing in other tiers than `driver`.
+    /// Has the driver limit the container, whose cgroup is in the lease by now. Does nothing in other tiers
+    /// than `driver`.
     ///
     /// # Errors
     /// The driver refuses, and the request insists on its limit.
@@ -96,16 +99,16 @@ impl Share<'_> {
 pub struct Given {
     /// Which one it is.
     pub nonce: Nonce,
-    /// Whether it was reserved now. Another front end has made one that was there before, or it is that of a container
-    /// that runs, if this create is the second of its name: it is not this caller's to give back.
+    /// Whether it was reserved now. Another front end has made one that was there before, or it is that of a
+    /// container that runs, if this create is the second of its name: it is not this caller's to give back.
     pub is_new: bool,
 }
 
 /// Reserves what the annotations of a container ask for and delivers it.
 ///
-/// `None` means that the container asks for nothing, or has its share by another way: it was left alone. `config` is what
-/// [`Config::load`] returned: a configuration that cannot be read is a refusal like any other, of containers that
-/// would ask for something under some configuration.
+/// `None` means that the container asks for nothing, or has its share by another way: it was left alone.
+/// `config` is what [`Config::load`] returned: a configuration that cannot be read is a refusal like any
+/// other, of containers that would ask for something under some configuration.
 ///
 /// # Errors
 /// Every code of [`fgpu_spec::Code`]; nothing is reserved then, and what was delivered is undone.

@@ -38,7 +38,8 @@ pub(crate) fn library(name: &str) -> Result<PathBuf, Error> {
     there(path)
 }
 
-/// Runs `fgpu inventory --refresh`: the one program that loads NVML, so that a crash in the driver kills only it.
+/// Runs `fgpu inventory --refresh`: the one program that loads NVML, so that a crash in the driver kills only
+/// it.
 ///
 /// # Errors
 /// The error that it printed, or [`Code::DriverError`] when it died.

@@ -1,9 +1,9 @@
 //! Devices that were closed behind a container's back.
 //!
-//! Engines hand the device rules of their own spec to `update` (`podman update`, a pod's resize in place), in which what fgpu
-//! added is not. runc leaves devices as they are; crun (1.21, 1.28) puts these rules in the place of its own, and the
-//! container can open its GPU no more. Nobody calls a hook then: `fgpu-runtime` and the relay look after each `update` that they
-//! see, and `fgpu gc` looks at all containers.
+//! Engines hand the device rules of their own spec to `update` (`podman update`, a pod's resize in place), in
+//! which what fgpu added is not. runc leaves devices as they are; crun (1.21, 1.28) puts these rules in the
+//! place of its own, and the container can open its GPU no more. Nobody calls a hook then: `fgpu-runtime` and
+//! the relay look after each `update` that they see, and `fgpu gc` looks at all containers.
 
 use fgpu_allocator::{Key, Lease, Store};
 use fgpu_spec::Error;
@@ -14,7 +14,8 @@ use crate::{cgroup_of, devices, plan, programs, store};
 /// A container of which a device was closed, and whether it is open now.
 pub type Reopened = (Lease, Result<(), Error>);
 
-/// Lets each container that runs open the devices of its grant again. What comes back are those of which one was closed.
+/// Lets each container that runs open the devices of its grant again. What comes back are those of which one
+/// was closed.
 ///
 /// # Errors
 /// The leases or the inventory cannot be read.

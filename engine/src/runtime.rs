@@ -40,7 +40,8 @@ impl Kind {
         })
     }
 
-    /// What a path leads to tells more than the path: /usr/bin/runc may be a link to crun (update-alternatives).
+    /// What a path leads to tells more than the path: /usr/bin/runc may be a link to crun
+    /// (update-alternatives).
     fn of_program(path: &Path) -> Self {
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let names = [target.file_name(), path.file_name()];
@@ -129,8 +130,8 @@ impl Runtime {
         command_line::read(words, self.kind.grammars())
     }
 
-    /// Its state directory. Whether the words, the environment and the version of a runtime lead there is not certain; no
-    /// lease depends on it.
+    /// Its state directory. Whether the words, the environment and the version of a runtime lead there is not
+    /// certain; no lease depends on it.
     pub fn root(&self, line: &CommandLine, environment: &Environment) -> PathBuf {
         let below_xdg = |name: &str| environment.xdg.as_ref().map(|path| Path::new(path).join(name));
         let default = match self.kind {
@@ -150,7 +151,8 @@ impl Runtime {
         clean(&base.join(line.root.as_ref().unwrap_or(&default)))
     }
 
-    /// Container ids are unique below one state directory, so that names the namespace: `docker/runtime-runc/moby`.
+    /// Container ids are unique below one state directory, so that names the namespace:
+    /// `docker/runtime-runc/moby`.
     pub fn namespace(&self, line: &CommandLine, environment: &Environment) -> String {
         let root = self.root(line, environment).display().to_string();
         let short = root.strip_prefix("/var/run/").or_else(|| root.strip_prefix("/run/")).unwrap_or(&root);
@@ -170,8 +172,8 @@ impl Runtime {
     /// The pid file that its caller asks for.
     ///
     /// # Errors
-    /// A relative path counts from the bundle with crun and from the working directory with others: with a runtime that is
-    /// not known it cannot be told.
+    /// A relative path counts from the bundle with crun and from the working directory with others: with a
+    /// runtime that is not known it cannot be told.
     pub fn pid_file(
         &self,
         line: &CommandLine,
@@ -201,8 +203,8 @@ impl Runtime {
     }
 }
 
-/// Writes an error into the log file that a runtime was given with this command line (without `argv[0]`), if any, and if
-/// it says where that is: a relative path counts from the runtime's working directory.
+/// Writes an error into the log file that a runtime was given with this command line (without `argv[0]`), if
+/// any, and if it says where that is: a relative path counts from the runtime's working directory.
 pub fn log_for(command_line: &[OsString], error: &Error) {
     let log = Log::of(command_line);
     if log.is_absolute() {
@@ -218,7 +220,8 @@ pub fn bundle(line: &CommandLine, environment: &Environment) -> PathBuf {
     }
 }
 
-/// A path without `.` and `..` and a slash at its end, as Go's `filepath.Clean` has it: one name for one folder.
+/// A path without `.` and `..` and a slash at its end, as Go's `filepath.Clean` has it: one name for one
+/// folder.
 fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {

@@ -1,4 +1,5 @@
-//! This boot's copies of the quota libraries, in which the path of the real libraries is written (`fgpu_wire::Seal`).
+//! This boot's copies of the quota libraries, in which the path of the real libraries is written
+//! (`fgpu_wire::Seal`).
 //!
 //! ```text
 //! /var/lib/fgpu/<boot id>/key                                      16 random hexadecimal digits
@@ -6,11 +7,13 @@
 //! /var/lib/fgpu/<boot id>/libfgpu-nvml.so-<device>-<inode>-<ctime>
 //! ```
 //!
-//! A copy is of the installed library with that inode number and time of change (an upgrade makes another one beside it), for a
-//! state directory on that device (a node may have two, each seen from mount namespaces of its own).
+//! A copy is of the installed library with that inode number and time of change (an upgrade makes another one
+//! beside it), for a state directory on that device (a node may have two, each seen from mount namespaces of
+//! its own).
 //!
-//! The folder is not below /run: most systems mount that `noexec`, and in a user namespace nobody can take the flag away. Each
-//! file appears whole and is never changed, so whoever is killed in here leaves nothing, and containers that run keep theirs.
+//! The folder is not below /run: most systems mount that `noexec`, and in a user namespace nobody can take
+//! the flag away. Each file appears whole and is never changed, so whoever is killed in here leaves nothing,
+//! and containers that run keep theirs.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -40,8 +43,8 @@ pub(crate) struct Sealed {
     pub(crate) nvml: PathBuf,
 }
 
-/// The libraries of this boot, made by the first who asks. `limits`: a file or folder on the file system on which the limits
-/// are.
+/// The libraries of this boot, made by the first who asks. `limits`: a file or folder on the file system on
+/// which the limits are.
 ///
 /// # Errors
 /// The installed libraries are missing or are not ours, or the copies cannot be made.

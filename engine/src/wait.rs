@@ -20,12 +20,13 @@ pub(crate) struct Ask<'a> {
     pub(crate) tiers: &'a [Tier],
 }
 
-/// Takes what is asked for as soon as there is room, for `wait` at most. Each attempt is made under a new `guard`; the one
-/// of the attempt that succeeded is returned.
+/// Takes what is asked for as soon as there is room, for `wait` at most. Each attempt is made under a new
+/// `guard`; the one of the attempt that succeeded is returned.
 ///
 /// # Errors
-/// Those of [`Store::reserve`]; [`Code::TimedOut`] with the place in the queue and the last reason when `wait` was given
-/// and is over; [`Code::Cancelled`] when one of `watch` is gone. A signal that ends the process gives the place back first.
+/// Those of [`Store::reserve`]; [`Code::TimedOut`] with the place in the queue and the last reason when
+/// `wait` was given and is over; [`Code::Cancelled`] when one of `watch` is gone. A signal that ends the
+/// process gives the place back first.
 pub(crate) fn until_room<Guard>(
     store: &Store,
     ask: &Ask<'_>,
@@ -67,7 +68,8 @@ pub(crate) fn until_room<Guard>(
     }
 }
 
-/// Sleeps until the ticket is woken, one of `watch` is gone or `longest` is over. An ending signal gives the place back before it ends us.
+/// Sleeps until the ticket is woken, one of `watch` is gone or `longest` is over. An ending signal gives the
+/// place back before it ends us.
 fn sleep(store: &Store, ticket: &mut Ticket, longest: Duration, watch: &Watch) -> Result<(), Error> {
     let held = Held::new()?;
     let Some(place) = ticket.fd() else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Whoever else has a part in a container that waits for room. When one of them is gone the container is nobody's any more,
-//! and its place in the queue somebody else's.
+//! Whoever else has a part in a container that waits for room. When one of them is gone the container is
+//! nobody's any more, and its place in the queue somebody else's.
 //!
 //! | who | is gone when | known by |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! An image that needs more descriptors than this process has. The limit is the whole process's, so this test has one of its own.
+//! An image that needs more descriptors than this process has. The limit is the whole process's, so this test
+//! has one of its own.
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but only sees test functions")]
 

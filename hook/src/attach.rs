@@ -29,8 +29,8 @@ pub(crate) struct Attached {
     made: Creations,
 }
 
-/// The way back, and what is needed on the other side. This process has one thread: what is changed here is changed
-/// for all of it.
+/// The way back, and what is needed on the other side. This process has one thread: what is changed here is
+/// changed for all of it.
 struct Ways {
     namespace: OwnedFd,
     root: OwnedFd,
@@ -50,8 +50,8 @@ impl Ways {
         })
     }
 
-    /// Does `work` in the container's mount namespace, as an id that its file systems know: a file in the /dev of a
-    /// container with a user namespace cannot belong to the host's root (EOVERFLOW).
+    /// Does `work` in the container's mount namespace, as an id that its file systems know: a file in the
+    /// /dev of a container with a user namespace cannot belong to the host's root (EOVERFLOW).
     fn inside<T>(
         &self,
         target: &mut Target,
@@ -81,8 +81,8 @@ impl Ways {
     }
 }
 
-/// Makes files of this process belong to these ids. The kernel takes capabilities over files from one that turns from
-/// root into somebody else (capabilities(7)); they are taken back.
+/// Makes files of this process belong to these ids. The kernel takes capabilities over files from one that
+/// turns from root into somebody else (capabilities(7)); they are taken back.
 fn become_owner((user, group): (u32, u32)) -> std::io::Result<()> {
     setfsuid(Uid::from_raw(user));
     setfsgid(Gid::from_raw(group));
@@ -94,8 +94,8 @@ impl Attached {
     /// Attaches all of `sources`, or none, and then removes the `ungranted` devices.
     ///
     /// # Errors
-    /// [`Code::Denied`] where the container's root is made so that a place cannot be had, [`Code::Internal`] where the
-    /// file system or the kernel refuses; what was attached and made is gone again.
+    /// [`Code::Denied`] where the container's root is made so that a place cannot be had, [`Code::Internal`]
+    /// where the file system or the kernel refuses; what was attached and made is gone again.
     pub(crate) fn attach(
         target: &mut Target,
         sources: Vec<Source>,
@@ -119,7 +119,8 @@ impl Attached {
     /// Takes away what was attached and made.
     ///
     /// # Errors
-    /// The container's namespace cannot be entered. It ends with the container that is refused, and its mounts with it.
+    /// The container's namespace cannot be entered. It ends with the container that is refused, and its
+    /// mounts with it.
     pub(crate) fn undo(mut self, target: &mut Target) -> Result<(), Error> {
         let ways = Ways::open()?;
         ways.inside(target, |_| {
@@ -153,7 +154,8 @@ impl Attached {
                 .map_err(|e| refusal(&source.destination, e))?;
             self.mounts.push(source);
         }
-        // Whoever renames what leads to a destination after it was opened has the mount somewhere else in the root.
+        // Whoever renames what leads to a destination after it was opened has the mount somewhere else in the
+        // root.
         self.mounts.iter().try_for_each(|source| verify(&target.root, source))
     }
 
@@ -169,8 +171,8 @@ impl Attached {
     }
 }
 
-/// Removes what the grant does not give. It is last, because it alone is not undone: nobody sees a container that is
-/// refused.
+/// Removes what the grant does not give. It is last, because it alone is not undone: nobody sees a container
+/// that is refused.
 fn remove(ungranted: &[Device], target: &mut Target, own: &Mounts, ways: &Ways) -> Result<(), Error> {
     let made = &mut Creations::default();
     let mut root = Root { root: &target.root, mounts: &mut target.mounts, host: own, made };

@@ -1,8 +1,9 @@
 //! createRuntime and prestart: the share of a container whose spec can no longer be changed.
 //!
-//! At createRuntime and prestart the runtime has read `config.json` and made the container's namespaces; its init waits
-//! for the hooks before it changes its root. So the plan that the other front ends write into the spec is carried out
-//! here: mounts are made on the host, attached in the container's mount namespace, and its device cgroup is opened.
+//! At createRuntime and prestart the runtime has read `config.json` and made the container's namespaces; its
+//! init waits for the hooks before it changes its root. So the plan that the other front ends write into the
+//! spec is carried out here: mounts are made on the host, attached in the container's mount namespace, and
+//! its device cgroup is opened.
 //!
 //! ```text
 //! stdin ─ state ─ bundle/config.json ─ annotations ─ lease ─ plan      (as every front end does it: engine/src/grant.rs)
@@ -25,9 +26,9 @@
 //! - nothing is mounted on a mount that shares its events with the host, nor on procfs or sysfs, but for
 //!   `/proc/driver/nvidia/params`.
 //!
-//! The key of a lease is (bundle, id): the state does not say which runtime's it is, and a bundle is one container's.
-//! Killed at any instruction the hook leaves a lease whose maker is dead, mounts that end with the container's
-//! namespace, and a device rule that ends with its cgroup.
+//! The key of a lease is (bundle, id): the state does not say which runtime's it is, and a bundle is one
+//! container's. Killed at any instruction the hook leaves a lease whose maker is dead, mounts that end with
+//! the container's namespace, and a device rule that ends with its cgroup.
 //!
 //! Needs Linux 5.12 (`mount_setattr`).
 
@@ -53,21 +54,21 @@ use crate::stop::{Deadline, WORK};
 use crate::target::Target;
 use crate::{parameters, report, source, ungranted};
 
-/// The time that a hook takes at most, unless it is told. It is short because a definition may give a hook little, and
-/// one that ends by itself says why.
+/// The time that a hook takes at most, unless it is told. It is short because a definition may give a hook
+/// little, and one that ends by itself says why.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// createRuntime and prestart: gives the container whose state is on `input` its share, within `timeout`. It must be
-/// shorter than the one in the hook's definition, after which the runtime kills the hook; `fgpu/wait` ends 5 s before
-/// it.
+/// createRuntime and prestart: gives the container whose state is on `input` its share, within `timeout`. It
+/// must be shorter than the one in the hook's definition, after which the runtime kills the hook; `fgpu/wait`
+/// ends 5 s before it.
 ///
 /// A container without an `fgpu/` annotation, a sandbox, and one that has its share already are left alone.
 ///
 /// This changes the process: its environment, descriptors, capabilities and signals. Call it first and once.
 ///
 /// # Errors
-/// Every code of [`fgpu_spec::Code`]. What was done is undone. The error has been told already where engines look for it
-/// other than on standard error.
+/// Every code of [`fgpu_spec::Code`]. What was done is undone. The error has been told already where engines
+/// look for it other than on standard error.
 pub(crate) fn create(input: impl Read, timeout: Duration) -> Result<(), Error> {
     give(input, timeout).inspect_err(report::tell)
 }

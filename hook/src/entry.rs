@@ -1,6 +1,6 @@
-//! What a hook does before anything else. A hook is started by somebody else's runtime with whatever environment,
-//! descriptors and privileges that has, and runs next to what an image brought (CVE-2025-23266: an image's
-//! LD_PRELOAD in a hook). None of it is heard:
+//! What a hook does before anything else. A hook is started by somebody else's runtime with whatever
+//! environment, descriptors and privileges that has, and runs next to what an image brought (CVE-2025-23266:
+//! an image's LD_PRELOAD in a hook). None of it is heard:
 //!
 //! - the environment is forgotten; the program is static, so no loader has read it before;
 //! - the umask is 022, the working directory `/`;
@@ -31,11 +31,12 @@ const REFRESH: [Capability; 4] =
     [Capability::CAP_SYS_MODULE, Capability::CAP_MKNOD, Capability::CAP_CHOWN, Capability::CAP_FOWNER];
 
 /// Files that belong to another id: the bundle of a container with a user namespace belongs to its root. And
-/// `/proc/<pid>` under `hidepid`: without it a live container of another id would look dead, and its lease be freed.
+/// `/proc/<pid>` under `hidepid`: without it a live container of another id would look dead, and its lease be
+/// freed.
 const FILES: [Capability; 2] = [Capability::CAP_DAC_OVERRIDE, Capability::CAP_SYS_PTRACE];
 
-/// `fgpu driver set-up` and `tear-down`: the driver lets only an administrator make and destroy MIG instances, and NVML
-/// makes the nodes of their capabilities.
+/// `fgpu driver set-up` and `tear-down`: the driver lets only an administrator make and destroy MIG
+/// instances, and NVML makes the nodes of their capabilities.
 const INSTANCES: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_MKNOD];
 
 /// A live container.
@@ -79,7 +80,8 @@ pub(crate) fn enter(stage: Stage) -> Result<(), Error> {
         |doing: &str, error: std::io::Error| Error::new(Code::Internal, format!("cannot {doing}: {error}"));
     rustix::process::chdir("/").map_err(|errno| failed("enter /", errno.into()))?;
     match sys::close_others_on_exec() {
-        // Before 5.11. What we open is closed on exec anyway; what we were given is the runtime's affair there.
+        // Before 5.11. What we open is closed on exec anyway; what we were given is the runtime's affair
+        // there.
         Err(error) if matches!(error.raw_os_error(), Some(nix::libc::ENOSYS | nix::libc::EINVAL)) => {}
         result => result.map_err(|error| failed("close what was left open", error))?,
     }

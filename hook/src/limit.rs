@@ -17,7 +17,8 @@ use crate::stop::Deadline;
 /// This changes the process, as [`create`](crate::create::create) does.
 ///
 /// # Errors
-/// `driver-error` if the driver does not and the request `insists` that it does: then there shall be no container.
+/// `driver-error` if the driver does not and the request `insists` that it does: then there shall be no
+/// container.
 pub(crate) fn limit(input: impl Read, nonce: &Nonce, insists: bool, timeout: Duration) -> Result<(), Error> {
     set(input, nonce, insists, timeout).inspect_err(report::tell)
 }

@@ -7,7 +7,8 @@
 //! fgpu-hook precreate [--timeout SECONDS]                spec on stdin, edited spec on stdout (Podman)
 //! ```
 //!
-//! `--timeout` must be shorter than the `timeout` of the hook's definition, if that has one: there the runtime kills the hook.
+//! `--timeout` must be shorter than the `timeout` of the hook's definition, if that has one: there the
+//! runtime kills the hook.
 //!
 //! poststop always exits 0, see [`poststop::poststop`].
 
@@ -116,8 +117,9 @@ fn poststop(grant: Option<Nonce>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Reads what is on standard input where it says nothing that the arguments do not: a runtime that writes it must not
-/// meet a closed pipe, or it is killed by SIGPIPE (crun 1.21). Whether all of it could be read changes nothing.
+/// Reads what is on standard input where it says nothing that the arguments do not: a runtime that writes it
+/// must not meet a closed pipe, or it is killed by SIGPIPE (crun 1.21). Whether all of it could be read
+/// changes nothing.
 fn drain() {
     let mut state = std::io::stdin().lock();
     if !state.is_terminal() {

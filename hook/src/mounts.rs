@@ -61,7 +61,8 @@ impl Mounts {
 }
 
 fn parse(text: &str) -> Vec<Entry> {
-    // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [shared:N]… - TYPE SOURCE OPTIONS; spaces in paths are escaped.
+    // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [shared:N]… - TYPE SOURCE OPTIONS; spaces in paths are
+    // escaped.
     let entry = |line: &str| {
         let mut fields = line.split(' ');
         let id = fields.next()?.parse().ok()?;

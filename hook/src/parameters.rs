@@ -1,8 +1,9 @@
 //! `/proc/driver/nvidia/params` for a container.
 //!
-//! The driver's libraries read there whether they may make missing device nodes. In a container they may not: it would
-//! be a node that its grant does not have. NVIDIA's own runtime lies a copy over the file that says so. The other front
-//! ends cannot: runc refuses a mount below /proc that is not on its own list (seen with 1.1.15 and 1.3.6).
+//! The driver's libraries read there whether they may make missing device nodes. In a container they may not:
+//! it would be a node that its grant does not have. NVIDIA's own runtime lies a copy over the file that says
+//! so. The other front ends cannot: runc refuses a mount below /proc that is not on its own list (seen with
+//! 1.1.15 and 1.3.6).
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -17,8 +18,8 @@ use fgpu_engine::container_files;
 /// The parameter, and what it shall be.
 const MODIFY: &str = "ModifyDeviceFiles:";
 
-/// Writes the container's parameters into `folder`; `None` where the host has none, in which case neither has the
-/// container.
+/// Writes the container's parameters into `folder`; `None` where the host has none, in which case neither has
+/// the container.
 ///
 /// # Errors
 /// A file cannot be read or written.

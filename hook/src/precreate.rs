@@ -1,13 +1,15 @@
 //! `fgpu-hook precreate`: Podman's own stage, in which the spec can still be changed.
 //!
-//! Podman writes the spec to the hook and takes what it answers (hooks.d, stage `precreate`), with the bundle as
-//! working directory and before it starts conmon (seen with 5.4 and 5.8). So this is `prepare` for a `config.json`
-//! that is not written yet; the container's id is the name of the folder around its bundle, `…/<id>/userdata`.
+//! Podman writes the spec to the hook and takes what it answers (hooks.d, stage `precreate`), with the bundle
+//! as working directory and before it starts conmon (seen with 5.4 and 5.8). So this is `prepare` for a
+//! `config.json` that is not written yet; the container's id is the name of the folder around its bundle,
+//! `…/<id>/userdata`.
 //!
-//! The lease's maker is Podman, whose child this is: the hook itself ends before the container is made. Podman writes
-//! the init's pid to `pidfile` beside the container's `.containerenv`, which is where the reconciler finds it when
-//! Podman has ended. Release is the poststop hook that we add to the spec; a create that fails after this stage keeps
-//! its lease until that Podman ends, which for `podman system service` may be later than for a command.
+//! The lease's maker is Podman, whose child this is: the hook itself ends before the container is made.
+//! Podman writes the init's pid to `pidfile` beside the container's `.containerenv`, which is where the
+//! reconciler finds it when Podman has ended. Release is the poststop hook that we add to the spec; a create
+//! that fails after this stage keeps its lease until that Podman ends, which for `podman system service` may
+//! be later than for a command.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
-//! Where an error is seen, beside standard error. runc shows what a hook printed; crun sends it to /dev/null (unless the
-//! annotation `run.oci.hooks.stderr` names a file), and Podman would only say that a hook failed. After a poststop nobody
-//! shows anything.
+//! Where an error is seen, beside standard error. runc shows what a hook printed; crun sends it to /dev/null
+//! (unless the annotation `run.oci.hooks.stderr` names a file), and Podman would only say that a hook failed.
+//! After a poststop nobody shows anything.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -23,9 +23,9 @@ const PRIORITY: u8 = 3 << 3 | 3;
 /// /dev/null (Linux, admin-guide/devices.txt).
 const NULL: (u64, u64) = (1, 3);
 
-/// Hands an error to the system's log and, where standard error leads nowhere, to the runtime's standard error and log:
-/// that is where an engine looks for the reason when a create fails. None of them makes us wait, and nobody is left to be
-/// told that nobody listens.
+/// Hands an error to the system's log and, where standard error leads nowhere, to the runtime's standard
+/// error and log: that is where an engine looks for the reason when a create fails. None of them makes us
+/// wait, and nobody is left to be told that nobody listens.
 pub(crate) fn tell(error: &Error) {
     let message = format!("<{PRIORITY}>fgpu-hook: {error}");
     let _ = UnixDatagram::unbound().and_then(|socket| {
@@ -54,8 +54,8 @@ fn tell_runtime(runtime: Pid, error: &Error) -> std::io::Result<()> {
         return Ok(());
     }
     stderr.write_all(format!("{error}\n").as_bytes())?;
-    // Podman shows the runtime's log if that is one entry. crun adds its own, that a hook failed; with two, Podman shows
-    // what came on standard error.
+    // Podman shows the runtime's log if that is one entry. crun adds its own, that a hook failed; with two,
+    // Podman shows what came on standard error.
     let line = std::fs::read(format!("/proc/{}/cmdline", runtime.as_raw_nonzero()))?;
     let words: Vec<OsString> =
         line.split(|byte| *byte == 0).skip(1).map(|word| OsString::from_vec(word.to_vec())).collect();

@@ -1,8 +1,8 @@
 //! Paths in a root that somebody else may write to while we look.
 //!
-//! The kernel resolves every path below a descriptor of the root (openat2(2), `RESOLVE_IN_ROOT`): a link, `..` or a
-//! rename leads nowhere else, and magic links of procfs are not followed at all. What is opened is then judged
-//! by its descriptor; no path is looked up a second time to act on what the first look-up saw.
+//! The kernel resolves every path below a descriptor of the root (openat2(2), `RESOLVE_IN_ROOT`): a link,
+//! `..` or a rename leads nowhere else, and magic links of procfs are not followed at all. What is opened is
+//! then judged by its descriptor; no path is looked up a second time to act on what the first look-up saw.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -92,12 +92,12 @@ enum Step {
 }
 
 impl Root<'_> {
-    /// Opens the destination of a mount (`O_PATH`). Where nothing is, a placeholder is made, with its missing parents;
-    /// where a link leads to nothing, at the link's end, inside the root, as runc and crun do.
+    /// Opens the destination of a mount (`O_PATH`). Where nothing is, a placeholder is made, with its missing
+    /// parents; where a link leads to nothing, at the link's end, inside the root, as runc and crun do.
     ///
     /// # Errors
-    /// [`Code::Denied`] where the root is made so that the place cannot be had; [`Code::Internal`] where the file system
-    /// refuses.
+    /// [`Code::Denied`] where the root is made so that the place cannot be had; [`Code::Internal`] where the
+    /// file system refuses.
     pub(crate) fn destination(&mut self, path: &str, kind: Placeholder) -> Result<OwnedFd, Error> {
         let mut current = path.to_owned();
         for _ in 0..MOST_LINKS {
@@ -115,7 +115,8 @@ impl Root<'_> {
         Err(denied(path, "it leads through links without end, or somebody changes it all the time"))
     }
 
-    /// The folder of what is at `path` and the name in it, if it is one in which something may be made and removed.
+    /// The folder of what is at `path` and the name in it, if it is one in which something may be made and
+    /// removed.
     ///
     /// # Errors
     /// The path cannot be resolved.
@@ -169,8 +170,8 @@ impl Root<'_> {
         Err(denied(path, "it is the root itself"))
     }
 
-    /// Something is made only in the container's own root and on file systems that nobody else has, such as its /dev:
-    /// a directory of the host that is bound into the container (a volume) is not written to.
+    /// Something is made only in the container's own root and on file systems that nobody else has, such as
+    /// its /dev: a directory of the host that is bound into the container (a volume) is not written to.
     fn may_make_in(&mut self, path: &str, directory: &OwnedFd, kind: Placeholder) -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::io("find the mount of", Path::new(path), &error);
         let here = place(directory).map_err(failed)?;
@@ -202,8 +203,8 @@ fn make_file(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     Ok(made)
 }
 
-/// Makes a directory and opens it. Between the two somebody can put another one in its place, but only one of the
-/// same root.
+/// Makes a directory and opens it. Between the two somebody can put another one in its place, but only one of
+/// the same root.
 fn make_directory(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     mkdirat(directory, name, Mode::from_raw_mode(0o755))?;
     let flags = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;

@@ -8,8 +8,8 @@ use fgpu_engine::bundle;
 use fgpu_spec::{Code, Error};
 use serde::Deserialize;
 
-/// What is taken from it. `status`, `root` and `annotations` are not: runtimes differ in the first two, and the
-/// annotations are in the bundle, which the container cannot write.
+/// What is taken from it. `status`, `root` and `annotations` are not: runtimes differ in the first two, and
+/// the annotations are in the bundle, which the container cannot write.
 #[derive(Debug, Deserialize)]
 pub(crate) struct State {
     /// The container's id.
@@ -22,8 +22,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Reads the state, to the end of the input: a runtime that still writes must not meet a closed pipe, or it is
-    /// killed by SIGPIPE (crun 1.21).
+    /// Reads the state, to the end of the input: a runtime that still writes must not meet a closed pipe, or
+    /// it is killed by SIGPIPE (crun 1.21).
     ///
     /// # Errors
     /// It is larger than 16 MiB or is no state.
@@ -34,8 +34,8 @@ impl State {
         Self::parse(&text?)
     }
 
-    /// The name of the container's lease. A state does not say below which runtime's state directory its container is,
-    /// and a bundle is one container's, so the bundle is the namespace.
+    /// The name of the container's lease. A state does not say below which runtime's state directory its
+    /// container is, and a bundle is one container's, so the bundle is the namespace.
     ///
     /// # Errors
     /// The bundle's path is not UTF-8.

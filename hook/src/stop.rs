@@ -16,7 +16,8 @@ pub(crate) const WORK: Duration = Duration::from_secs(5);
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    /// Ends the process `after` that time with `words` and `status`, unless signals are [held](fgpu_engine::held::Held).
+    /// Ends the process `after` that time with `words` and `status`, unless signals are
+    /// [held](fgpu_engine::held::Held).
     ///
     /// # Errors
     /// The kernel does not let us.

@@ -27,8 +27,8 @@ struct MountAttr {
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, set: u64, clear: u64) -> Result<()> {
     let attr = MountAttr { set, clear, propagation: libc::MS_PRIVATE, userns_fd: 0 };
     let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
-    // SAFETY: the path is a NUL-terminated string, the size is that of the structure, which outlives the call; the
-    // kernel writes to neither.
+    // SAFETY: the path is a NUL-terminated string, the size is that of the structure, which outlives the
+    // call; the kernel writes to neither.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -67,7 +67,8 @@ pub(crate) fn on_alarm(words: &'static str, status: u8) -> Result<()> {
     LENGTH.store(words.len(), Ordering::Relaxed);
     STATUS.store(usize::from(status), Ordering::Relaxed);
     let action = SigAction::new(SigHandler::Handler(out_of_time), SaFlags::empty(), SigSet::empty());
-    // SAFETY: the handler makes two system calls that are allowed in one (signal-safety(7)) and does not return.
+    // SAFETY: the handler makes two system calls that are allowed in one (signal-safety(7)) and does not
+    // return.
     unsafe { sigaction(Signal::SIGALRM, &action) }?;
     Ok(())
 }
@@ -75,7 +76,8 @@ pub(crate) fn on_alarm(words: &'static str, status: u8) -> Result<()> {
 extern "C" fn out_of_time(_: libc::c_int) {
     let (words, length) = (LAST_WORDS.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
     let status = i32::try_from(STATUS.load(Ordering::Relaxed)).unwrap_or(1);
-    // SAFETY: pointer and length are those of a string that lives for ever; write(2) and _exit(2) may be called here.
+    // SAFETY: pointer and length are those of a string that lives for ever; write(2) and _exit(2) may be
+    // called here.
     unsafe {
         libc::write(libc::STDERR_FILENO, words.cast(), length);
         libc::_exit(status)

@@ -1,8 +1,9 @@
 //! The container that is being created, by the process that will be its init.
 //!
-//! At createRuntime and prestart that process waits for the hook: its mount namespace is made, the container's
-//! mounts are in it below the root's path on the host, and pivot_root(2) is still to come (seen with runc 1.1.15 and
-//! 1.3.6, crun 1.21 and 1.28). A runtime that has pivoted already is told by the process' root.
+//! At createRuntime and prestart that process waits for the hook: its mount namespace is made, the
+//! container's mounts are in it below the root's path on the host, and pivot_root(2) is still to come (seen
+//! with runc 1.1.15 and 1.3.6, crun 1.21 and 1.28). A runtime that has pivoted already is told by the
+//! process' root.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,8 +41,8 @@ impl Target {
     /// Opens all of it. `rootfs` is the root's path on the host.
     ///
     /// # Errors
-    /// [`Code::Denied`] if the process is not one of a container with that root; [`Code::Internal`] if it is gone
-    /// or cannot be looked at.
+    /// [`Code::Denied`] if the process is not one of a container with that root; [`Code::Internal`] if it is
+    /// gone or cannot be looked at.
     pub(crate) fn open(pid: i32, rootfs: &Path) -> Result<Self, Error> {
         let subject = Subject { pid, rootfs };
         let number = (pid > 0).then(|| Pid::from_raw(pid)).flatten().ok_or_else(|| {
@@ -94,8 +95,8 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// The container's root: the process' own if it has pivoted, else what is at the root's path in its namespace.
-    /// Both must be the directory that the bundle names on the host, and the root of a mount.
+    /// The container's root: the process' own if it has pivoted, else what is at the root's path in its
+    /// namespace. Both must be the directory that the bundle names on the host, and the root of a mount.
     fn root(&self, process_root: OwnedFd) -> Result<OwnedFd, Error> {
         let open_here = |path: &Path| {
             open(path, PATH_ONLY | OFlags::DIRECTORY, Mode::empty())

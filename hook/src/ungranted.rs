@@ -1,6 +1,6 @@
-//! GPUs that a container has by other ways than its grant: `--privileged` lists every device node of the host, and
-//! `--device` may name one. The other front ends take them out of the spec; here the runtime has made the nodes already,
-//! and they are removed from the container's /dev.
+//! GPUs that a container has by other ways than its grant: `--privileged` lists every device node of the
+//! host, and `--device` may name one. The other front ends take them out of the spec; here the runtime has
+//! made the nodes already, and they are removed from the container's /dev.
 
 use std::os::fd::OwnedFd;
 
@@ -57,8 +57,8 @@ impl Device {
         (self.major, self.minor) == (i64::from(major), i64::from(minor))
     }
 
-    /// Removes the node `name` of `folder` if it is this device. What the runtime has mounted there instead of making a
-    /// node is taken away with `unmount` first.
+    /// Removes the node `name` of `folder` if it is this device. What the runtime has mounted there instead
+    /// of making a node is taken away with `unmount` first.
     ///
     /// # Errors
     /// The node stays.

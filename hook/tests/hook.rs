@@ -5,8 +5,8 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// crun writes the container's state to a hook and does not expect SIGPIPE: a poststop hook that ended without
-/// reading killed `crun delete` now and then, with the container half deleted.
+/// crun writes the container's state to a hook and does not expect SIGPIPE: a poststop hook that ended
+/// without reading killed `crun delete` now and then, with the container half deleted.
 #[test]
 fn the_state_is_read_to_its_end() {
     for words in [&["poststop", "no-grant"][..], &["poststop"], &[]] {

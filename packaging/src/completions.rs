@@ -3,8 +3,8 @@
 use clap::Command;
 use clap_complete::Shell;
 
-/// The scripts, each with its path below /usr. zsh's is where zsh itself looks; Debian's looks elsewhere, and its package
-/// puts it there.
+/// The scripts, each with its path below /usr. zsh's is where zsh itself looks; Debian's looks elsewhere, and
+/// its package puts it there.
 pub fn scripts(command: &Command) -> Vec<(String, String)> {
     [
         (Shell::Bash, "share/bash-completion/completions/fgpu"),
@@ -21,7 +21,8 @@ fn script(command: &Command, shell: Shell) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The command without the subcommands that are hidden: clap_complete offers them, too, and clap cannot take one away.
+/// The command without the subcommands that are hidden: clap_complete offers them, too, and clap cannot take
+/// one away.
 fn visible(command: &Command) -> Command {
     let arguments = command.get_arguments().cloned();
     let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned();

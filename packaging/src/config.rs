@@ -1,5 +1,5 @@
-//! The configuration reference: fgpu-config(5) and docs/configuration.md, from the commented configuration file that is
-//! shipped as /etc/fgpu/config.toml.
+//! The configuration reference: fgpu-config(5) and docs/configuration.md, from the commented configuration
+//! file that is shipped as /etc/fgpu/config.toml.
 
 use std::fmt::Write;
 
@@ -32,8 +32,8 @@ pub struct Setting {
 
 /// The settings of the file, in its order.
 ///
-/// The file is written by a rule: `# text` is prose and speaks for the setting below it, `#key = value` is a setting that is
-/// commented out.
+/// The file is written by a rule: `# text` is prose and speaks for the setting below it, `#key = value` is a
+/// setting that is commented out.
 pub fn settings() -> Vec<Setting> {
     let (mut settings, mut table, mut prose) = (Vec::new(), String::new(), Vec::new());
     for line in FILE.lines() {

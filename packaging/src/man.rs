@@ -1,5 +1,5 @@
-//! Man pages: section 1 from the command line of `fgpu`, section 5 from the configuration file, section 7 from the list of
-//! annotations, section 8 written by hand in packaging/man.
+//! Man pages: section 1 from the command line of `fgpu`, section 5 from the configuration file, section 7
+//! from the list of annotations, section 8 written by hand in packaging/man.
 
 use std::io;
 
@@ -68,7 +68,8 @@ fn rest(command: &Command) -> Roff {
     rest
 }
 
-/// A page with its title, its name line and a description; `text` may have Markdown's marks of code, which are dropped.
+/// A page with its title, its name line and a description; `text` may have Markdown's marks of code, which
+/// are dropped.
 fn begin(title: &str, section: &str, name: &str, description: &[&str]) -> Roff {
     let mut page = Roff::new();
     page.control("TH", [title, section, "", &format!("fgpu {VERSION}"), "fgpu"]);

@@ -1,5 +1,5 @@
-//! The documentation says what the programs do: generated pages are as the generator writes them, lists are complete, links
-//! lead somewhere. That its code blocks run is tested in the lab (tests/lab/suite/docs.rs).
+//! The documentation says what the programs do: generated pages are as the generator writes them, lists are
+//! complete, links lead somewhere. That its code blocks run is tested in the lab (tests/lab/suite/docs.rs).
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! `packaging/prepare` on machines that lack something: one line says what to do, and nothing is installed or built. What it
-//! installs is shown by `tests/lab/bare`. Needs root, for machines are made of namespaces.
+//! `packaging/prepare` on machines that lack something: one line says what to do, and nothing is installed or
+//! built. What it installs is shown by `tests/lab/bare`. Needs root, for machines are made of namespaces.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,8 @@ const PROGRAMS: &[&str] = &[
 const DEMO: &[&str] = &["cc", "ld", "debootstrap", "ip", "apt-get"];
 
 impl Machine {
-    /// One with Rust, and with these programs as far as `prepare` looks at them: it asks whether they are there.
+    /// One with Rust, and with these programs as far as `prepare` looks at them: it asks whether they are
+    /// there.
     fn with(programs: &[&str]) -> Self {
         let machine = Self { folder: tempfile::tempdir().unwrap() };
         for folder in ["checkout/packaging", "bin"] {
@@ -71,8 +72,8 @@ impl Machine {
         fs::remove_file(self.path("bin").join(name)).unwrap();
     }
 
-    /// What `prepare` says of a goal, run by a shell command in which `$P` is `prepare`. It must refuse, and leave the
-    /// checkout as it was.
+    /// What `prepare` says of a goal, run by a shell command in which `$P` is `prepare`. It must refuse, and
+    /// leave the checkout as it was.
     fn refusal(&self, command: &str) -> String {
         let output = Command::new(self.path("bin/unshare"))
             .args(["--mount", "--propagation", "private", "sh", "-euc", command])
@@ -223,7 +224,8 @@ fn every_goal_prepares_the_machine_first() {
     assert!(ci.ends_with("exec make test\n"), "{ci}");
 }
 
-/// The lab takes its root file systems from the mirror of this machine's apt, in whatever way that is written down.
+/// The lab takes its root file systems from the mirror of this machine's apt, in whatever way that is written
+/// down.
 #[test]
 fn the_mirror_is_found_in_every_kind_of_source() {
     let folder = tempfile::tempdir().unwrap();

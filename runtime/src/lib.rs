@@ -1,8 +1,8 @@
 //! `fgpu-runtime`: an OCI runtime in front of the real one.
 //!
 //! On `create`, `run` and `restore` it prepares the bundle before the real runtime reads it, on `delete` it
-//! releases after the real runtime succeeded, and after an `update` it opens the GPU again, which crun closes. Everything else
-//! *becomes* the real runtime by `execve`.
+//! releases after the real runtime succeeded, and after an `update` it opens the GPU again, which crun
+//! closes. Everything else *becomes* the real runtime by `execve`.
 //!
 //! ```text
 //! words ─ command_line.rs: what they mean to this runtime ─┬─ nothing that we know ─ unclear.rs: refuse, or become it
@@ -12,8 +12,9 @@
 //!                                                          └─ other, or not ours ─ become it
 //! ```
 //!
-//! A lease must know its container's init, whatever is killed when. So the real runtime is told to write it to a file of ours
-//! (`--pid-file`), unless its caller names one. Where it writes its own state is not certain, and only a second source.
+//! A lease must know its container's init, whatever is killed when. So the real runtime is told to write it
+//! to a file of ours (`--pid-file`), unless its caller names one. Where it writes its own state is not
+//! certain, and only a second source.
 
 #![deny(unsafe_code, clippy::print_stderr)]
 
@@ -78,15 +79,16 @@ fn serve(words: &[OsString]) -> Result<Ended, Error> {
 }
 
 impl Call<'_> {
-    /// Tells of each step where the runtime tells of its own. `--debug` stands before the command, with each runtime.
+    /// Tells of each step where the runtime tells of its own. `--debug` stands before the command, with each
+    /// runtime.
     fn diagnose(&self, level: LogLevel) {
         let asked = self.words[..self.line.at].iter().any(|word| word == "--debug");
         let log = Log::of(self.words);
         diagnostics::start(if asked { LogLevel::Debug } else { level }, log.format(), log.sink());
     }
 
-    /// Has the real runtime do it, and then does something for the container's lease. Of a container that holds nothing nobody
-    /// may notice that we were there.
+    /// Has the real runtime do it, and then does something for the container's lease. Of a container that
+    /// holds nothing nobody may notice that we were there.
     fn holding(
         &self,
         config: Result<Config, Error>,
@@ -163,8 +165,8 @@ impl Call<'_> {
     }
 }
 
-/// Runs the real runtime to its end. It dies with us: one that went on alone would make a container whose lease names a
-/// maker that is dead.
+/// Runs the real runtime to its end. It dies with us: one that went on alone would make a container whose
+/// lease names a maker that is dead.
 fn run_real(runtime: &Runtime, words: &[OsString]) -> Result<Ended, Error> {
     let program = runtime.path.as_os_str();
     let command: Vec<_> = std::iter::once(program).chain(words.iter().map(OsString::as_os_str)).collect();
@@ -176,8 +178,9 @@ fn become_runtime(runtime: &Runtime, words: &[OsString]) -> Error {
     Error::io("run", &runtime.path, &child::become_this(&runtime.path, words))
 }
 
-/// Says what went wrong after the real runtime has done its work. Its end is the caller's answer whatever becomes of
-/// the lease: the reconciler finds an init that was not recorded, and a lease that was not released.
+/// Says what went wrong after the real runtime has done its work. Its end is the caller's answer whatever
+/// becomes of the lease: the reconciler finds an init that was not recorded, and a lease that was not
+/// released.
 fn tell(words: &[OsString], result: Result<(), Error>) {
     if let Err(error) = result {
         say(&error);

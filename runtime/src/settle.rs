@@ -1,5 +1,6 @@
-//! What becomes of a lease when the real runtime has ended: its container runs and the lease learns its init, or there is no
-//! container and it ends. How the runtime ended says only what is likely: one that was killed may have made it.
+//! What becomes of a lease when the real runtime has ended: its container runs and the lease learns its init,
+//! or there is no container and it ends. How the runtime ended says only what is likely: one that was killed
+//! may have made it.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,7 +20,8 @@ use crate::Call;
 /// After the real runtime, which was told to write the init's pid to `pid_file`.
 ///
 /// # Errors
-/// The state directory cannot be read or written; or the container's init is not to be found, and the lease stays.
+/// The state directory cannot be read or written; or the container's init is not to be found, and the lease
+/// stays.
 pub(crate) fn settle(
     call: &Call<'_>,
     config: &Config,
@@ -83,8 +85,8 @@ fn was_recorded(store: &Store, lease: &Lease) -> bool {
     written(&own) || lease.pid_file.as_deref().is_some_and(written)
 }
 
-/// The runtime says that it made a container, and neither wrote down its init nor says which it is. Nobody may free a share
-/// that may be in use: whoever deletes the container does, or a person.
+/// The runtime says that it made a container, and neither wrote down its init nor says which it is. Nobody
+/// may free a share that may be in use: whoever deletes the container does, or a person.
 fn keep(call: &Call<'_>, store: &Store, lease: &Lease) -> Result<(), Error> {
     let path = store.pid_file(&lease.grant.nonce);
     container_files::folder(&store.container_dir(&lease.grant.nonce))?;
@@ -111,7 +113,8 @@ enum Answer {
     None,
 }
 
-/// Asks the runtime itself: `state ID`, which every OCI runtime has (OCI runtime-spec, runtime.md, "Query State").
+/// Asks the runtime itself: `state ID`, which every OCI runtime has (OCI runtime-spec, runtime.md, "Query
+/// State").
 fn asked(call: &Call<'_>) -> Answer {
     #[derive(Deserialize)]
     struct State {

@@ -1,8 +1,8 @@
 //! A command line that has no meaning here.
 //!
-//! Most of them the real runtime refuses as well. But it may be newer than we are, and know an option that we do not: then a
-//! container with an `fgpu/` annotation would run without its share. So it is refused, if any bundle that the words can
-//! mean asks for something; all others are the real runtime's business.
+//! Most of them the real runtime refuses as well. But it may be newer than we are, and know an option that we
+//! do not: then a container with an `fgpu/` annotation would run without its share. So it is refused, if any
+//! bundle that the words can mean asks for something; all others are the real runtime's business.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -67,7 +67,8 @@ fn values(word: &[u8]) -> Vec<&[u8]> {
     values
 }
 
-/// Whether a file is a spec that asks for something under some configuration, which includes one that is not to be read.
+/// Whether a file is a spec that asks for something under some configuration, which includes one that is not
+/// to be read.
 fn asks_in(path: &Path) -> bool {
     if !path.is_file() {
         return false;

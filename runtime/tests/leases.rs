@@ -1,4 +1,5 @@
-//! `fgpu-runtime` and the leases of the containers that it makes, on the node of the hook's tests. They need root.
+//! `fgpu-runtime` and the leases of the containers that it makes, on the node of the hook's tests. They need
+//! root.
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but only sees test functions")]
 

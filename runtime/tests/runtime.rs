@@ -16,7 +16,8 @@ struct Runtime(tempfile::TempDir);
 impl Runtime {
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // By a shell: what this process has open for writing while another test forks cannot be executed (ETXTBSY).
+        // By a shell: what this process has open for writing while another test forks cannot be executed
+        // (ETXTBSY).
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
         let mut shell = Command::new("sh");
         let shell = shell.args(["-c", write]).arg(folder.path().join("runc")).arg(script);
@@ -143,8 +144,8 @@ fn a_state_directory_that_fails_does_not_undo_what_the_runtime_did() {
     assert_eq!(delete().stdout(Stdio::null()).stderr(full).status().unwrap().code(), Some(0));
 }
 
-/// Issue 13, line 7: a container that is none of ours is deleted and updated as if we were not there, whatever our state
-/// is like. A lock that somebody holds would stop it for ever.
+/// Issue 13, line 7: a container that is none of ours is deleted and updated as if we were not there,
+/// whatever our state is like. A lock that somebody holds would stop it for ever.
 #[test]
 fn a_delete_or_update_of_what_is_not_ours_touches_no_state() {
     let runtime = Runtime::new("echo \"real $*\"; ls -A /run /run/fgpu 2>&1");

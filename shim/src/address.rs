@@ -5,9 +5,9 @@
 //! /run/containerd/s/<sha256>.fgpu    the relay in front of it
 //! ```
 //!
-//! The one name follows from the other, so that a second `start` for the same pod finds the relay that is there
-//! already, and `delete` finds the stock shim behind a relay that died. A unix socket's path ends at 107 bytes;
-//! where the suffix does not fit any more it takes the place of the last bytes of the name.
+//! The one name follows from the other, so that a second `start` for the same pod finds the relay that is
+//! there already, and `delete` finds the stock shim behind a relay that died. A unix socket's path ends at
+//! 107 bytes; where the suffix does not fit any more it takes the place of the last bytes of the name.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -55,8 +55,8 @@ pub(crate) fn is_orphaned(socket: &Path) -> bool {
 /// Listens at `socket`. `None` if somebody does already.
 ///
 /// The socket listens before it gets its name, and it gets its name by link(2), which fails if the name is
-/// taken: whoever finds the name can connect. A name whose owner died is replaced by rename(2). If two replace
-/// one at the same time, the later wins, and nobody ever comes to the other.
+/// taken: whoever finds the name can connect. A name whose owner died is replaced by rename(2). If two
+/// replace one at the same time, the later wins, and nobody ever comes to the other.
 pub(crate) fn listen(socket: &Path) -> Result<Option<UnixListener>> {
     let folder = socket.parent().ok_or(ErrorKind::InvalidInput)?;
     let unnamed = folder.join(format!("{UNNAMED}{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! containerd's `delete`: tidying up after a shim that is gone. containerd 1.x also runs it after every regular
-//! end, while a pod's shim goes on serving the other containers.
+//! containerd's `delete`: tidying up after a shim that is gone. containerd 1.x also runs it after every
+//! regular end, while a pod's shim goes on serving the other containers.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -69,8 +69,8 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
 }
 
 /// Whether the stock shim has never heard of the container: its `Create` was refused by us. The stock shim of
-/// containerd 1.x fails over that, but there is nothing to tidy up, and nothing wrong for containerd to report.
-/// (`runtime` is the first that a `Create` writes, `init.pid` the last.)
+/// containerd 1.x fails over that, but there is nothing to tidy up, and nothing wrong for containerd to
+/// report. (`runtime` is the first that a `Create` writes, `init.pid` the last.)
 fn never_ran(bundle: &Path) -> bool {
     !["runtime", "init.pid"].iter().any(|file| bundle.join(file).exists())
 }

@@ -29,8 +29,8 @@ pub(crate) struct Invocation {
 }
 
 impl Invocation {
-    /// The action is the last argument: containerd puts it there, and Go's `flag` stops at it. (Looking for the
-    /// first argument that is no flag would need the arity of flags that a later containerd may add.)
+    /// The action is the last argument: containerd puts it there, and Go's `flag` stops at it. (Looking for
+    /// the first argument that is no flag would need the arity of flags that a later containerd may add.)
     pub(crate) fn action(&self) -> Action {
         match self.args.last().map(|last| last.as_bytes()) {
             Some(b"start") => Action::Start,
@@ -40,8 +40,8 @@ impl Invocation {
         }
     }
 
-    /// The value of a flag, in each of the ways that Go's `flag` package takes: `-name value`, `--name value`,
-    /// `-name=value`, `--name=value`.
+    /// The value of a flag, in each of the ways that Go's `flag` package takes: `-name value`, `--name
+    /// value`, `-name=value`, `--name=value`.
     pub(crate) fn flag(&self, name: &str) -> Option<&OsStr> {
         let mut args = self.args.iter();
         while let Some(arg) = args.next() {

@@ -1,8 +1,8 @@
 //! The engine's work, done in a process of its own: a fork of the relay.
 //!
-//! The relay lives as long as the container; what the engine reads and builds must not stay in its memory, its
-//! waiting (`fgpu/wait`) must not hold up the other calls of a pod, and its failing must not end the relay. A
-//! job says what came of it in one line through a pipe; everything else goes to containerd's log.
+//! The relay lives as long as the container; what the engine reads and builds must not stay in its memory,
+//! its waiting (`fgpu/wait`) must not hold up the other calls of a pod, and its failing must not end the
+//! relay. A job says what came of it in one line through a pipe; everything else goes to containerd's log.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -88,8 +88,8 @@ impl Work {
     }
 }
 
-/// Does a job. `result` takes the result of a [`Work::Prepare`]; its end tells the relay of ours, so no program
-/// that the engine starts may inherit it.
+/// Does a job. `result` takes the result of a [`Work::Prepare`]; its end tells the relay of ours, so no
+/// program that the engine starts may inherit it.
 pub(crate) fn run(work: Work, mut result: File) -> anyhow::Result<()> {
     let config = Config::load();
     // Standard error is containerd's log here.

@@ -1,9 +1,10 @@
 //! `containerd-shim-fgpu-v2`: the stock containerd-shim-runc-v2 with a relay in front of it.
 //!
-//! containerd runs this program as it would run the stock shim. On `start` it starts the stock shim and a relay,
-//! a small process that hands ttrpc frames through between containerd and the stock shim. Of all requests it
-//! follows three: before `Create` reaches the stock shim the share is reserved and the bundle edited, and after
-//! `Delete` (or as soon as the container's processes have ended) the share is given back. See ARCHITECTURE.md.
+//! containerd runs this program as it would run the stock shim. On `start` it starts the stock shim and a
+//! relay, a small process that hands ttrpc frames through between containerd and the stock shim. Of all
+//! requests it follows three: before `Create` reaches the stock shim the share is reserved and the bundle
+//! edited, and after `Delete` (or as soon as the container's processes have ended) the share is given back.
+//! See ARCHITECTURE.md.
 
 #![deny(unsafe_code, clippy::print_stderr)]
 
@@ -25,7 +26,8 @@ use std::process::ExitCode;
 
 use invocation::{Action, Invocation};
 
-// musl's own allocator is slow. Its lock is free in a fork of the relay, which has one thread; the tests have more.
+// musl's own allocator is slow. Its lock is free in a fork of the relay, which has one thread; the tests have
+// more.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -117,10 +117,11 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<()> {
         engine: |_, work, result| crate::job::run(work, result),
         cgroups: Cgroups { of: fgpu_engine::cgroup_of, is_empty: fgpu_engine::cgroup_is_empty },
     };
-    // A session of our own: a signal to containerd's terminal or process group is none to us. Fails only for a
-    // process that leads a group already.
+    // A session of our own: a signal to containerd's terminal or process group is none to us. Fails only for
+    // a process that leads a group already.
     let _ = nix::unistd::setsid();
-    // The stock shim ends on SIGTERM, and then so do we. A relay that ended alone would take a container down.
+    // The stock shim ends on SIGTERM, and then so do we. A relay that ended alone would take a container
+    // down.
     sys::outlive_signals().context("cannot set signal handlers")?;
     adjust_oom_score();
     Relay::new(setup, path("socket")?, listener, control)?.serve();
@@ -305,8 +306,8 @@ impl Relay {
         self.pairs.insert(key, pair);
     }
 
-    /// Closes the pairs that have come to their end. That can come from either side of a pair, and from an answer
-    /// of our own that the client did not wait for; so it is looked for in one place, and always.
+    /// Closes the pairs that have come to their end. That can come from either side of a pair, and from an
+    /// answer of our own that the client did not wait for; so it is looked for in one place, and always.
     fn close_pairs(&mut self) {
         let finished = self.pairs.iter().filter(|(_, pair)| pair.is_finished());
         for key in finished.map(|(&key, _)| key).collect::<Vec<_>>() {
@@ -327,8 +328,8 @@ impl Relay {
     fn accept(&mut self) {
         let client = match self.listener.as_ref().map(UnixListener::accept) {
             Some(Ok((client, _))) => client,
-            // No descriptor or no memory for it. The client stays in the queue, so the listener stays readable; until
-            // somebody else has gone, looking again is no use.
+            // No descriptor or no memory for it. The client stays in the queue, so the listener stays
+            // readable; until somebody else has gone, looking again is no use.
             Some(Err(error))
                 if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) =>
             {

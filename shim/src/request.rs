@@ -82,8 +82,9 @@ pub(crate) fn verdict(mut bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Takes one field off an encoded message: its number, and its bytes if it is length-delimited (a varint gives
-/// an empty value). `None`: there are not enough bytes. A value of `None`: these bytes are no such message.
+/// Takes one field off an encoded message: its number, and its bytes if it is length-delimited (a varint
+/// gives an empty value). `None`: there are not enough bytes. A value of `None`: these bytes are no such
+/// message.
 fn next_field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Option<&'a [u8]>)> {
     let mut rest = *bytes;
     let tag = varint(&mut rest)?;

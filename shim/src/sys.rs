@@ -25,7 +25,8 @@ pub(crate) fn pidfd_open(pid: i32) -> Result<OwnedFd> {
 /// Sends SIGKILL to the process behind a pidfd, whatever became of its number.
 pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>) -> Result<()> {
     let none = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: a null siginfo is what the call takes for "as kill(2) would send it"; no other memory is passed.
+    // SAFETY: a null siginfo is what the call takes for "as kill(2) would send it"; no other memory is
+    // passed.
     let result =
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
     if result < 0 { Err(Error::last_os_error()) } else { Ok(()) }
@@ -39,15 +40,16 @@ pub(crate) fn inherited(number: RawFd) -> Result<OwnedFd> {
     if number <= libc::STDERR_FILENO || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: it is open (seen above), and it was opened for us: the process that started us put its number on
-    // our command line, and this program calls this once per number before it opens anything else.
+    // SAFETY: it is open (seen above), and it was opened for us: the process that started us put its number
+    // on our command line, and this program calls this once per number before it opens anything else.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-/// The signals that people and service managers send to shims. SIGUSR1 has a stock shim print its stacks (containerd,
-/// pkg/shim/shim_unix.go `setupDumpStacks`), and `pkill -USR1 containerd-shim` means all of them.
+/// The signals that people and service managers send to shims. SIGUSR1 has a stock shim print its stacks
+/// (containerd, pkg/shim/shim_unix.go `setupDumpStacks`), and `pkill -USR1 containerd-shim` means all of
+/// them.
 const OUTLIVED: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
@@ -77,8 +79,8 @@ pub(crate) fn fork(
     work: impl FnOnce(File) -> anyhow::Result<()>,
 ) -> Result<Pid> {
     // SAFETY: no other thread holds a lock that the child would wait for; the relay has one thread. (The unit
-    // tests have more: there the child calls execve(2) next, and of the locks on its way glibc's malloc, the one
-    // that matters, takes care of itself in fork(3).)
+    // tests have more: there the child calls execve(2) next, and of the locks on its way glibc's malloc, the
+    // one that matters, takes care of itself in fork(3).)
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(child),
         ForkResult::Child => {
@@ -102,7 +104,8 @@ pub(crate) fn fork(
     }
 }
 
-/// Closes every descriptor but the standard ones and `writer`, of which it returns the only handle to be used.
+/// Closes every descriptor but the standard ones and `writer`, of which it returns the only handle to be
+/// used.
 fn only(writer: &File, log: Option<&File>) -> Result<File> {
     if let Some(log) = log {
         nix::unistd::dup2_stderr(log)?;

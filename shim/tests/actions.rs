@@ -1,5 +1,5 @@
-//! The program as containerd runs it, in front of a fake stock shim: a shell script for its actions, a thread of
-//! this test for its socket.
+//! The program as containerd runs it, in front of a fake stock shim: a shell script for its actions, a thread
+//! of this test for its socket.
 
 #![allow(clippy::unwrap_used)] // clippy takes only #[test] functions for tests, not what they share
 
@@ -34,8 +34,8 @@ struct Bench {
     open: Arc<Mutex<Open>>,
 }
 
-/// `None` once the stock shim has ended: a connection that is accepted only then closes at once, as the kernel closes those
-/// that a process has not accepted yet.
+/// `None` once the stock shim has ended: a connection that is accepted only then closes at once, as the
+/// kernel closes those that a process has not accepted yet.
 type Open = Option<Vec<UnixStream>>;
 
 impl Bench {
@@ -44,7 +44,8 @@ impl Bench {
         for name in ["bin", "s", "bundle"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
-        // By a shell: what this process has open for writing while another test forks cannot be executed (ETXTBSY).
+        // By a shell: what this process has open for writing while another test forks cannot be executed
+        // (ETXTBSY).
         let mut shell = Command::new("sh");
         shell.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);
         let written = shell.arg(folder.path().join("bin/containerd-shim-runc-v2")).arg(SCRIPT).status();
@@ -214,8 +215,8 @@ fn start_puts_one_relay_in_front_of_the_stock_shim() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A relay that ended would take its containers along. `pkill -USR1 containerd-shim` is how an administrator has the
-/// stock shims print their stacks.
+/// A relay that ended would take its containers along. `pkill -USR1 containerd-shim` is how an administrator
+/// has the stock shims print their stacks.
 #[test]
 fn the_relay_outlives_what_people_send_to_shims() {
     use nix::sys::signal::{Signal, kill};

@@ -1,5 +1,5 @@
-//! What is in the packages of `make packages`, looked at from outside: with dpkg, rpm, readelf, lintian and rpmlint.
-//! What they do to a machine is in suite/packages.rs.
+//! What is in the packages of `make packages`, looked at from outside: with dpkg, rpm, readelf, lintian and
+//! rpmlint. What they do to a machine is in suite/packages.rs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -203,8 +203,8 @@ fn the_same_tree_makes_the_same_packages() {
     }
 }
 
-/// Built in another folder they are the same bytes. Of the whole packages `make reproduce` shows it, which takes minutes; the
-/// libraries are those that a folder's path has got into once.
+/// Built in another folder they are the same bytes. Of the whole packages `make reproduce` shows it, which
+/// takes minutes; the libraries are those that a folder's path has got into once.
 #[test]
 fn the_libraries_are_the_same_from_any_folder() {
     let checkout = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -254,8 +254,8 @@ fn the_other_architecture_is_named_as_well() {
 #[test]
 fn lintian_finds_nothing() {
     let said = output(&["lintian", "--display-info", "--fail-on", "none", &deb()]);
-    // Without systemd the first container looks which GPUs there are. No override says so: Debian 13's lintian has no such
-    // tag any more and refuses one of a tag that it does not know.
+    // Without systemd the first container looks which GPUs there are. No override says so: Debian 13's
+    // lintian has no such tag any more and refuses one of a tag that it does not know.
     let found = said
         .lines()
         .filter(|line| !line.contains(" package-supports-alternative-init-but-no-init.d-script "));

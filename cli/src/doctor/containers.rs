@@ -95,8 +95,8 @@ fn overlooked(node: &Node, leases: &[Lease], diagnosis: &mut Diagnosis) {
 /// A container that is being created is started a moment later.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Containers that were created and wait for their start, which may never come: their engine was killed, or gave up. Of a
-/// container that is just being started each look finds another.
+/// Containers that were created and wait for their start, which may never come: their engine was killed, or
+/// gave up. Of a container that is just being started each look finds another.
 fn never_started(node: &Node, leases: &[Lease], diagnosis: &mut Diagnosis) {
     let mut waiting: Vec<_> = leases
         .iter()
@@ -121,8 +121,8 @@ fn never_started(node: &Node, leases: &[Lease], diagnosis: &mut Diagnosis) {
     }
 }
 
-/// Whether an init is still its runtime's own: forked from it, and no program executed since (`PF_FORKNOEXEC`, linux/sched.h;
-/// field 9 of proc_pid_stat(5)). So it is with runc, crun and youki.
+/// Whether an init is still its runtime's own: forked from it, and no program executed since
+/// (`PF_FORKNOEXEC`, linux/sched.h; field 9 of proc_pid_stat(5)). So it is with runc, crun and youki.
 fn waits(node: &Node, init: Process) -> bool {
     const FORKED_ONLY: u64 = 0x40;
     let Some(stat) = node.text(&format!("/proc/{}/stat", init.pid)) else { return false };

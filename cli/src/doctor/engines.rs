@@ -219,7 +219,8 @@ fn docker(node: &Node, diagnosis: &mut Diagnosis, version: Option<Version>) {
     }
 }
 
-/// runc 1.1.3 to 1.1.6 leave a device out of systemd's list when it has no link in /dev/char (runc issues 3671, 3708).
+/// runc 1.1.3 to 1.1.6 leave a device out of systemd's list when it has no link in /dev/char (runc issues
+/// 3671, 3708).
 fn runc(node: &Node, diagnosis: &mut Diagnosis) {
     let Some(version) = node.version_line("runc").as_deref().and_then(Version::find) else { return };
     let faulty = (Version(1, 1, 3)..Version(1, 1, 7)).contains(&version);

@@ -199,7 +199,8 @@ fn library_dir(node: &Node, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// Files of the node are shown to containers on overlays (engine/src/own.rs). What is tried is what a container gets.
+/// Files of the node are shown to containers on overlays (engine/src/own.rs). What is tried is what a
+/// container gets.
 pub(super) fn overlays(node: &Node, diagnosis: &mut Diagnosis) {
     let inventory = fs::read(node.state_dir().join(fgpu_driver::FILE)).unwrap_or_default();
     let Ok(inventory) = serde_json::from_slice::<Inventory>(&inventory) else { return };

@@ -4,7 +4,8 @@ use super::Diagnosis;
 use super::node::Node;
 use super::versions::Version;
 
-/// The first kernel with what every front end needs (`clone3`'s pidfd), and what the hook needs (`mount_setattr`).
+/// The first kernel with what every front end needs (`clone3`'s pidfd), and what the hook needs
+/// (`mount_setattr`).
 const FIRST: Version = Version(5, 3, 0);
 const FIRST_FOR_HOOK: Version = Version(5, 12, 0);
 

@@ -9,8 +9,8 @@ use fgpu_spec::Error;
 
 use crate::setup::System;
 
-/// How long a program may take to say its version, and a daemon to answer: one that is slow on a busy node is not to be
-/// restarted.
+/// How long a program may take to say its version, and a daemon to answer: one that is slow on a busy node is
+/// not to be restarted.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A node.

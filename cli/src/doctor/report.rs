@@ -1,5 +1,5 @@
-//! What a bug report needs, and nothing that identifies somebody: no names of containers, images, owners or hosts, no UUIDs,
-//! no environment.
+//! What a bug report needs, and nothing that identifies somebody: no names of containers, images, owners or
+//! hosts, no UUIDs, no environment.
 
 use std::fmt::Write;
 

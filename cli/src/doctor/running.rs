@@ -36,8 +36,8 @@ pub(super) fn docker(node: &Node, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// What Docker says of itself (Docker Engine API, "Get system information"). Asked by a thread, which may be left behind:
-/// even to connect can take for ever.
+/// What Docker says of itself (Docker Engine API, "Get system information"). Asked by a thread, which may be
+/// left behind: even to connect can take for ever.
 fn info(socket: PathBuf) -> io::Result<serde_json::Value> {
     let (sender, answer) = mpsc::sync_channel(1);
     let ask = move || -> io::Result<Vec<u8>> {
@@ -86,8 +86,8 @@ pub(super) fn stopped(node: &Node, diagnosis: &mut Diagnosis, title: &str, progr
     diagnosis.error("engine-stopped", format!("{title} does not run"), &[&mend[0], &mend[1]]);
 }
 
-/// When the oldest process of this name started, in seconds of CLOCK_REALTIME (proc(5): `btime` of /proc/stat, and field 22
-/// of /proc/PID/stat, in ticks).
+/// When the oldest process of this name started, in seconds of CLOCK_REALTIME (proc(5): `btime` of
+/// /proc/stat, and field 22 of /proc/PID/stat, in ticks).
 fn started(node: &Node, name: &str) -> Option<u64> {
     let stat = node.text("/proc/stat")?;
     let boot: u64 = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())?;

@@ -1,4 +1,5 @@
-//! MIG instances: those of ours that no lease holds, those that leases name and that are gone, and those that serve nobody.
+//! MIG instances: those of ours that no lease holds, those that leases name and that are gone, and those that
+//! serve nobody.
 //!
 //! What there is comes from /proc, where the kernel's part of the driver lists instances by their ids.
 

@@ -71,8 +71,9 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// The mount point that a folder is on; the folder itself where that is `/`, which shall not be writable. systemd binds
-/// a folder that is no mount point over itself, and the mounts in it could not be removed there.
+/// The mount point that a folder is on; the folder itself where that is `/`, which shall not be writable.
+/// systemd binds a folder that is no mount point over itself, and the mounts in it could not be removed
+/// there.
 fn file_system(place: &dyn Fn(&Path) -> PathBuf, folder: &Path) -> PathBuf {
     let device = |path: &Path| fs::metadata(place(path)).map(|stat| stat.dev()).ok();
     let Some(own) = device(folder) else { return folder.to_owned() };

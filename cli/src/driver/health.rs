@@ -1,7 +1,9 @@
-//! Writes down what changes of the GPUs while the driver stays loaded: which are lost, and what somebody outside fgpu holds.
+//! Writes down what changes of the GPUs while the driver stays loaded: which are lost, and what somebody
+//! outside fgpu holds.
 //!
-//! A process is inside fgpu if it is in the cgroup of a lease or below it, or descends from its init, or is in that one's PID namespace. What the others hold is what is in use, less the driver's
-//! reserve, less what those inside have; nothing if there are no others, so that what the driver takes for itself keeps no share
+//! A process is inside fgpu if it is in the cgroup of a lease or below it, or descends from its init, or is
+//! in that one's PID namespace. What the others hold is what is in use, less the driver's reserve, less what
+//! those inside have; nothing if there are no others, so that what the driver takes for itself keeps no share
 //! from a GPU that nobody else uses.
 
 use std::collections::BTreeSet;
@@ -22,8 +24,8 @@ use crate::used::Used;
 /// The lock file: one process at a time asks the driver for the GPUs' health.
 const LOCK: &str = "health.lock";
 
-/// Takes the health lock, held until dropped. None: another process holds it. It may hang in a broken driver, so this does not
-/// wait.
+/// Takes the health lock, held until dropped. None: another process holds it. It may hang in a broken driver,
+/// so this does not wait.
 ///
 /// # Errors
 /// The lock cannot be made.

@@ -4,7 +4,8 @@
 //! lock the GPU ─ list instances ─ place taken? ─ lease: creating ─ GPU instance ─ compute instance ─ lease: made
 //! ```
 //!
-//! Killed before `creating`, there is nothing of ours; killed after it, whatever of the slice's profile is in its place is.
+//! Killed before `creating`, there is nothing of ours; killed after it, whatever of the slice's profile is in
+//! its place is.
 
 use fgpu_driver::nvml::{self, mig::MigGpu};
 use fgpu_engine::driver_step::PLACE_TAKEN;

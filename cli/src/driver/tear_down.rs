@@ -4,9 +4,9 @@
 //! lock the GPU ─ lease still so? ─ find the instance ─ lease: destroying ─ compute instance ─ GPU instance ─ lease: planned ─ … ─ no lease
 //! ```
 //!
-//! What is destroyed must be the lease's: in its place, of its profile, and with the UUID that was written down. Ids would
-//! not do, the driver gives them out again. Only one that is `destroying` may have lost its compute instance, and its UUID
-//! with it; a bare one in the place of any other is somebody else's.
+//! What is destroyed must be the lease's: in its place, of its profile, and with the UUID that was written
+//! down. Ids would not do, the driver gives them out again. Only one that is `destroying` may have lost its
+//! compute instance, and its UUID with it; a bare one in the place of any other is somebody else's.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use fgpu_spec::{Code, Error, Gpu, MigSlice, MigStage, Nonce, Tier};
 use super::limit;
 use super::{Node, is, list};
 
-/// How often, and how long apart, an instance that is in use is tried again: the container's last process may still be
-/// on its way out of the driver.
+/// How often, and how long apart, an instance that is in use is tried again: the container's last process may
+/// still be on its way out of the driver.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(300);
 

@@ -6,8 +6,8 @@ use fgpu_spec::Nonce;
 
 /// Samples in a row after which it is said.
 const SAMPLES: u32 = 3;
-/// What a container may have above its grant and its contexts: what the driver keeps of what was freed, rounds up, and loads
-/// by itself.
+/// What a container may have above its grant and its contexts: what the driver keeps of what was freed,
+/// rounds up, and loads by itself.
 const MARGIN: u64 = 256 << 20;
 /// What a context may take where nobody has measured it.
 const CONTEXT: u64 = 1 << 30;
@@ -37,7 +37,8 @@ pub(super) struct Use {
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     rows: BTreeMap<Nonce, u32>,
-    /// What a lease is held to on each GPU: its grant, or what that was before `fgpu resize` made it less than is in use.
+    /// What a lease is held to on each GPU: its grant, or what that was before `fgpu resize` made it less
+    /// than is in use.
     held_to: BTreeMap<(Nonce, String), u64>,
 }
 
@@ -85,8 +86,9 @@ impl Judge {
     }
 }
 
-/// Whether the processes of a lease use more of a GPU than they may with so much granted. What a context takes is part of a share where it was
-/// measured, and is allowed once more for each process: it is no fault of the container's where a driver takes more.
+/// Whether the processes of a lease use more of a GPU than they may with so much granted. What a context
+/// takes is part of a share where it was measured, and is allowed once more for each process: it is no fault
+/// of the container's where a driver takes more.
 fn is_above(limit: &Limit, granted: u64, uses: &[Use]) -> bool {
     let mine = || uses.iter().filter(|one| one.lease == limit.lease && one.gpu == limit.gpu);
     let contexts = (mine().count() as u64).saturating_mul(limit.context.unwrap_or(CONTEXT));

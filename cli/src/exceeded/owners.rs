@@ -46,8 +46,8 @@ fn is_within(path: &str, cgroup: &str) -> bool {
     path.strip_prefix(cgroup).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A container without a cgroup of its own is in somebody else's, with others. Then its PID namespace tells them apart:
-/// whoever is in ours is not in it.
+/// A container without a cgroup of its own is in somebody else's, with others. Then its PID namespace tells
+/// them apart: whoever is in ours is not in it.
 fn is_inside(lease: &Lease, pid: u32) -> bool {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let Some(init) = &lease.init else { return true };
@@ -55,8 +55,8 @@ fn is_inside(lease: &Lease, pid: u32) -> bool {
     of_init.is_none() || of_init == own || namespace(&pid.to_string()) != own
 }
 
-/// Kills the processes that use the GPUs and the container's init, with which the kernel ends all of its PID namespace.
-/// Says whether there was one to kill.
+/// Kills the processes that use the GPUs and the container's init, with which the kernel ends all of its PID
+/// namespace. Says whether there was one to kill.
 pub(super) fn stop(lease: &Lease, uses: &[Use]) -> bool {
     let users = uses.iter().filter(|one| one.lease == lease.grant.nonce);
     let users: Vec<Process> = users.filter_map(|one| Process::of(i32::try_from(one.pid).ok()?)).collect();

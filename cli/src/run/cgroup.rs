@@ -1,4 +1,5 @@
-//! A cgroup of a command's own, below the one that we are in: by it is known when the last of its processes has ended.
+//! A cgroup of a command's own, below the one that we are in: by it is known when the last of its processes
+//! has ended.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -32,8 +33,8 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes one. `None` where that cannot be done (cgroupfs is read-only in a container, for example): then the share is
-    /// free when the command ends, and what it left behind in the background is not ended.
+    /// Makes one. `None` where that cannot be done (cgroupfs is read-only in a container, for example): then
+    /// the share is free when the command ends, and what it left behind in the background is not ended.
     pub(super) fn make(nonce: &Nonce) -> Option<Self> {
         let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         HIERARCHIES.into_iter().zip(cgroups_in(&text)).find_map(|(hierarchy, own)| {
@@ -66,8 +67,8 @@ impl Cgroup {
 impl Cgroup {
     /// Kills whoever is in it. Returns whether nobody is left.
     fn end(&self) -> bool {
-        // All of them at once, those who are being forked and those who have no pid here, too (Linux 5.14, of v2 only:
-        // cgroup-v2.rst, "cgroup.kill").
+        // All of them at once, those who are being forked and those who have no pid here, too (Linux 5.14, of
+        // v2 only: cgroup-v2.rst, "cgroup.kill").
         match std::fs::write(self.directory.join("cgroup.kill"), "1") {
             Ok(()) => cgroup_is_empty(&self.path),
             Err(_) => !kill_all(&self.directory),
@@ -77,7 +78,8 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Until nobody is left: a process that is not to be killed now (uninterruptible, say) still uses the share.
+        // Until nobody is left: a process that is not to be killed now (uninterruptible, say) still uses the
+        // share.
         while !self.end() {
             std::thread::sleep(PAUSE);
         }

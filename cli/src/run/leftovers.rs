@@ -1,4 +1,5 @@
-//! What a killed `fgpu run` leaves behind on the host: an empty cgroup, and the empty files that its mounts went over.
+//! What a killed `fgpu run` leaves behind on the host: an empty cgroup, and the empty files that its mounts
+//! went over.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,8 +12,8 @@ use rustix::fs::FlockOperation;
 use super::cgroup::{self, HIERARCHIES};
 use super::view;
 
-/// In the state directory. Whoever makes or removes the files below [`view::OURS`] holds it: a file that somebody has
-/// mounted on in another namespace takes the mount along when it is removed.
+/// In the state directory. Whoever makes or removes the files below [`view::OURS`] holds it: a file that
+/// somebody has mounted on in another namespace takes the mount along when it is removed.
 const LOCK: &str = "run.lock";
 
 /// How deep cgroups are looked into.
@@ -26,7 +27,8 @@ pub(super) fn hold(state_directory: &Path) -> Result<File, Error> {
     Ok(lock)
 }
 
-/// Removes what runs have left behind, unless one still uses it. What cannot be removed stays for the next time.
+/// Removes what runs have left behind, unless one still uses it. What cannot be removed stays for the next
+/// time.
 ///
 /// # Errors
 /// The leases cannot be read.

@@ -1,9 +1,9 @@
 //! A share for a plain process, without a container.
 //!
-//! The process gets what a container gets, on the host's own root: this process takes a mount namespace of its own, in
-//! which the quota libraries lie over the driver's, and starts the command in it. Nothing of the host is written to
-//! but the state directory. The command's processes are in a cgroup of their own, so that the share is free when
-//! the last of them has ended: what the command leaves behind is ended with it.
+//! The process gets what a container gets, on the host's own root: this process takes a mount namespace of
+//! its own, in which the quota libraries lie over the driver's, and starts the command in it. Nothing of the
+//! host is written to but the state directory. The command's processes are in a cgroup of their own, so that
+//! the share is free when the last of them has ended: what the command leaves behind is ended with it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,8 +28,9 @@ use super::{leftovers, view};
 ///
 /// A command that cannot be executed has ended with 127, or 126, as a shell says it; why is on stderr.
 ///
-/// Waits for room as long as `fgpu/wait` says. A signal that ends this process before the command runs leaves a lease
-/// whose maker is dead; killed later, the command goes on and keeps the share until the reconciler finds it gone.
+/// Waits for room as long as `fgpu/wait` says. A signal that ends this process before the command runs leaves
+/// a lease whose maker is dead; killed later, the command goes on and keeps the share until the reconciler
+/// finds it gone.
 ///
 /// # Errors
 /// Every code of [`Code`], `denied` for whoever is not root; the command has not run then.
@@ -60,7 +61,8 @@ pub(crate) fn run(
     let mut document = Document::parse(&serde_json::json!({ "annotations": annotations }).to_string())?;
     let mut running = Running { command, ended: None };
     let given = prepare(Ok(config.clone()), &claim, &mut document, &mut running)?;
-    // The command has run: its end is the caller's answer, whatever becomes of the lease. The reconciler finds it.
+    // The command has run: its end is the caller's answer, whatever becomes of the lease. The reconciler
+    // finds it.
     if let Some(given) = given
         && let Err(error) = give_back(config, &store(config)?, &given.nonce)
     {

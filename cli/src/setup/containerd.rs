@@ -1,7 +1,8 @@
 //! containerd's CRI: a runtime `fgpu` for Kubernetes, in a block at the end of `/etc/containerd/config.toml`.
 //!
-//! Not as a file of its own below `imports`: up to 1.7 containerd takes a plugin's whole section from the last file that has
-//! one, and everything else that is configured for CRI would be lost (containerd issue 5837).
+//! Not as a file of its own below `imports`: up to 1.7 containerd takes a plugin's whole section from the
+//! last file that has one, and everything else that is configured for CRI would be lost (containerd issue
+//! 5837).
 
 use ::toml::{Table, Value};
 use fgpu_spec::Error;
@@ -21,7 +22,8 @@ const PLUGINS: [&str; 2] = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.r
 /// What config.toml shall be.
 ///
 /// # Errors
-/// `internal` if the file cannot be read, is of version 1, has CRI switched off or a runtime `fgpu` that is not ours.
+/// `internal` if the file cannot be read, is of version 1, has CRI switched off or a runtime `fgpu` that is
+/// not ours.
 pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
     let before = system.read(PATH)?;
     let text = before.clone().unwrap_or_default();

@@ -1,11 +1,13 @@
 //! CRI-O: hooks.d, and with `--runtime` a runtime handler.
 //!
-//! Nothing has to be done for annotations: CRI-O matches hooks against those of the pod and the container, and puts
-//! them into the spec. `allowed_annotations` is for CRI-O's own; it does not start with one of somebody else's in it.
+//! Nothing has to be done for annotations: CRI-O matches hooks against those of the pod and the container,
+//! and puts them into the spec. `allowed_annotations` is for CRI-O's own; it does not start with one of
+//! somebody else's in it.
 //!
-//! The handler has the settings of the node's default handler, with fgpu-runtime in the place of its runtime. What a
-//! handler does not set is CRI-O's guess, and a guess may be fatal: conmon is looked for in PATH, and CRI-O's own packages
-//! have it in /usr/libexec/crio. Without `allowed_annotations` a pod's user namespace is silently left out.
+//! The handler has the settings of the node's default handler, with fgpu-runtime in the place of its runtime.
+//! What a handler does not set is CRI-O's guess, and a guess may be fatal: conmon is looked for in PATH, and
+//! CRI-O's own packages have it in /usr/libexec/crio. Without `allowed_annotations` a pod's user namespace is
+//! silently left out.
 
 use std::path::{Path, PathBuf};
 
@@ -94,7 +96,8 @@ struct DefaultHandler {
 }
 
 impl DefaultHandler {
-    /// As CRI-O puts it together: a later file's table of a handler takes the place of an earlier one's, whole.
+    /// As CRI-O puts it together: a later file's table of a handler takes the place of an earlier one's,
+    /// whole.
     fn read(system: &System) -> Result<Self, Error> {
         let (mut name, mut handlers) = (None, Table::new());
         for path in ENGINE.read_files(system)? {

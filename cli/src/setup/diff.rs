@@ -3,8 +3,8 @@
 /// Unchanged lines that are shown before and after the change.
 const CONTEXT: usize = 3;
 
-/// The unified diff of a file at `path`, which patch(1) reads. `None` is a file that is not there. Everything between
-/// the first and the last line that differ is one hunk: `fgpu setup` changes one place of a file.
+/// The unified diff of a file at `path`, which patch(1) reads. `None` is a file that is not there. Everything
+/// between the first and the last line that differ is one hunk: `fgpu setup` changes one place of a file.
 pub(super) fn unified(path: &str, before: Option<&str>, after: Option<&str>) -> String {
     let (old, new) = (lines(before), lines(after));
     let start = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
@@ -39,7 +39,8 @@ fn lines(text: Option<&str>) -> Vec<&str> {
     text.unwrap_or_default().split_inclusive('\n').collect()
 }
 
-/// `count` lines after the first `before` ones: lines are counted from 1, and an empty range names the line before it.
+/// `count` lines after the first `before` ones: lines are counted from 1, and an empty range names the line
+/// before it.
 fn range(before: usize, count: usize) -> String {
     match count {
         0 => format!("{before},0"),

@@ -17,7 +17,8 @@ const FIRST_WITH_SHIMS: u32 = 24;
 /// What daemon.json shall be.
 ///
 /// # Errors
-/// `internal` if daemon.json cannot be read or has a runtime `fgpu` that is not ours, or if Docker is too old.
+/// `internal` if daemon.json cannot be read or has a runtime `fgpu` that is not ours, or if Docker is too
+/// old.
 pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
     let before = system.read(PATH)?;
     let made = made::read(system)?.contains(PATH);

@@ -17,7 +17,8 @@ pub(crate) struct System {
 }
 
 impl System {
-    /// This node, or the one below `root`. Our programs are expected beside this one, below a root in `/usr/bin`.
+    /// This node, or the one below `root`. Our programs are expected beside this one, below a root in
+    /// `/usr/bin`.
     ///
     /// # Errors
     /// `internal` if `root` is no directory or this program cannot be found.
@@ -52,8 +53,8 @@ impl System {
         self.programs.join(name).display().to_string()
     }
 
-    /// The directories in which a program of the node is looked for: this process's PATH, or the usual ones of another
-    /// node.
+    /// The directories in which a program of the node is looked for: this process's PATH, or the usual ones
+    /// of another node.
     pub(crate) fn program_directories(&self) -> Vec<PathBuf> {
         const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         let here = self.is_this_node().then(|| std::env::var_os("PATH")).flatten();
@@ -93,7 +94,8 @@ impl System {
         })
     }
 
-    /// The files of a directory whose name ends with `suffix`, in the order of their names; none if it is not there.
+    /// The files of a directory whose name ends with `suffix`, in the order of their names; none if it is not
+    /// there.
     ///
     /// # Errors
     /// `internal` if it cannot be read.
@@ -119,8 +121,8 @@ impl System {
         Ok(files)
     }
 
-    /// Every file in a directory and below it, in the order of a walk: a folder where its name stands among the files. None
-    /// if it is not there. A link to a folder is not followed.
+    /// Every file in a directory and below it, in the order of a walk: a folder where its name stands among
+    /// the files. None if it is not there. A link to a folder is not followed.
     ///
     /// # Errors
     /// `internal` if a folder cannot be read.
@@ -177,8 +179,8 @@ impl Change {
 
     /// Makes the change, all or nothing. Mode and owner stay, a link stays a link, new files are 0644.
     ///
-    /// There is no copy of the file before: the diff was printed, and `--undo` takes out what was put in. A copy
-    /// would also be read, by CRI-O for one, which takes every file of its directory whatever its name.
+    /// There is no copy of the file before: the diff was printed, and `--undo` takes out what was put in. A
+    /// copy would also be read, by CRI-O for one, which takes every file of its directory whatever its name.
     ///
     /// # Errors
     /// `internal` if the file was changed since it was read, leads out of the root, or cannot be written.

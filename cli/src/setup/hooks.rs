@@ -1,11 +1,12 @@
-//! Podman and CRI-O: the files of hooks.d, the directories that the engine reads them from, and a drop-in of ours that
-//! names one more directory where that is needed.
+//! Podman and CRI-O: the files of hooks.d, the directories that the engine reads them from, and a drop-in of
+//! ours that names one more directory where that is needed.
 //!
-//! Where other systems' words are understood (`aliases` in the node's configuration), two more files of ours call the hook
-//! for them, beside the package's.
+//! Where other systems' words are understood (`aliases` in the node's configuration), two more files of ours
+//! call the hook for them, beside the package's.
 //!
-//! Normally nothing is: the package puts the files into `/usr/share/containers/oci/hooks.d`, and both engines read that
-//! and nothing else as long as nobody configures `hooks_dir`. Each configuration file that sets it replaces the list.
+//! Normally nothing is: the package puts the files into `/usr/share/containers/oci/hooks.d`, and both engines
+//! read that and nothing else as long as nobody configures `hooks_dir`. Each configuration file that sets it
+//! replaces the list.
 
 use std::path::Path;
 

@@ -70,7 +70,8 @@ impl<'t> Object<'t> {
         self.members.iter().find(|member| member.key == key)
     }
 
-    /// The text of a member's value and the offset of its key. `null`, which Go takes for absent, is a value too.
+    /// The text of a member's value and the offset of its key. `null`, which Go takes for absent, is a value
+    /// too.
     pub(super) fn get(&self, key: &str) -> Option<(&'t str, usize)> {
         self.member(key).map(|member| (&self.text[member.value.clone()], member.key_at))
     }
@@ -115,7 +116,8 @@ impl<'t> Object<'t> {
         self.members.first().is_some_and(|first| self.text[self.span.start..first.key_at].contains('\n'))
     }
 
-    /// The whole text with that member set to `value`, which is JSON. A new one goes last, in the manner of the others.
+    /// The whole text with that member set to `value`, which is JSON. A new one goes last, in the manner of
+    /// the others.
     pub(super) fn with(&self, key: &str, value: &str) -> String {
         if let Some(member) = self.member(key) {
             return self.replaced(member.value.clone(), value);

@@ -1,5 +1,5 @@
-//! What `fgpu setup` made and may leave empty: files and folders that were not there before. An undo removes these once
-//! they are empty, and leaves what was there, an empty folder and a daemon.json of `{}` among it.
+//! What `fgpu setup` made and may leave empty: files and folders that were not there before. An undo removes
+//! these once they are empty, and leaves what was there, an empty folder and a daemon.json of `{}` among it.
 //!
 //! The record has a path a line. It goes with the last of them.
 

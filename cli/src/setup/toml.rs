@@ -1,5 +1,5 @@
-//! TOML files: what is looked up in them with its line, and a block of ours at the end of one that belongs to somebody
-//! else. Nothing is printed anew, so comments, order and white space of the rest stay.
+//! TOML files: what is looked up in them with its line, and a block of ours at the end of one that belongs to
+//! somebody else. Nothing is printed anew, so comments, order and white space of the rest stay.
 
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
@@ -98,8 +98,8 @@ pub(super) fn with_block(text: &str, block: &str, note: &str) -> String {
     format!("{text}{gap}{BEGIN}: {note}\n{block}{END}")
 }
 
-/// `text` without our block, and the block; `None` if there is none. It gives back what [`with_block`] was given, save
-/// that a text that had no line end has one.
+/// `text` without our block, and the block; `None` if there is none. It gives back what [`with_block`] was
+/// given, save that a text that had no line end has one.
 ///
 /// # Errors
 /// The line of a beginning that has no end.

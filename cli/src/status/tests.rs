@@ -1,7 +1,7 @@
 //! The status of nodes of every size, as text and as JSON.
 //!
-//! The texts are kept in `snapshots/`, to be looked at: `FGPU_BLESS=1 cargo test -p fgpu` writes them anew. One of them, in
-//! colours, is the picture in docs/images.
+//! The texts are kept in `snapshots/`, to be looked at: `FGPU_BLESS=1 cargo test -p fgpu` writes them anew.
+//! One of them, in colours, is the picture in docs/images.
 
 use std::path::{Path, PathBuf};
 

@@ -19,8 +19,8 @@ use crate::screen::Look;
 
 use super::{Order, look, text};
 
-/// A screen of its own, no cursor on it, and lines that are too long end at its edge; and back (xterm, "Alternate Screen
-/// Buffer", DECTCEM, DECAWM).
+/// A screen of its own, no cursor on it, and lines that are too long end at its edge; and back (xterm,
+/// "Alternate Screen Buffer", DECTCEM, DECAWM).
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
 const LEAVE: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 /// To the first column of the first line; and: forget the line, the rest of the screen.

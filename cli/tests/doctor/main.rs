@@ -1,5 +1,5 @@
-//! `fgpu doctor` finds every fault that is planted below a root directory that stands for a node, names it, and says what
-//! mends it; and finds nothing on the node without it.
+//! `fgpu doctor` finds every fault that is planted below a root directory that stands for a node, names it,
+//! and says what mends it; and finds nothing on the node without it.
 
 #![allow(
     clippy::unwrap_used,

@@ -6,7 +6,8 @@ use crate::node::{Node, stderr};
 
 const SLICE: [(&str, &str); 1] = [("mig", "2g.12gb")];
 
-/// MIG mode switched off, a GPU that has left the node, a driver that was changed: the instances went with it.
+/// MIG mode switched off, a GPU that has left the node, a driver that was changed: the instances went with
+/// it.
 #[test]
 fn a_lease_ends_though_its_gpu_is_no_longer_what_it_was() {
     for fault in ["mig-off", "gpu-gone", "driver-changed"] {
@@ -35,7 +36,8 @@ fn a_lease_ends_though_its_gpu_is_no_longer_what_it_was() {
     }
 }
 
-/// The allocator file is lost, and with it who holds what; the instances are still told from an administrator's.
+/// The allocator file is lost, and with it who holds what; the instances are still told from an
+/// administrator's.
 #[test]
 fn instances_whose_leases_are_lost_are_found_and_destroyed() {
     let node = Node::new("a30", 1, "");

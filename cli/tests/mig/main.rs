@@ -1,5 +1,5 @@
-//! MIG on a simulated node: real processes of `fgpu`, the real NVML calls, the simulated driver's own rules. Needs root
-//! (device nodes).
+//! MIG on a simulated node: real processes of `fgpu`, the real NVML calls, the simulated driver's own rules.
+//! Needs root (device nodes).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,4 +1,5 @@
-//! `fgpu setup` below a root directory that stands for a node: what it makes of the configurations it may find.
+//! `fgpu setup` below a root directory that stands for a node: what it makes of the configurations it may
+//! find.
 
 #![allow(
     clippy::unwrap_used,

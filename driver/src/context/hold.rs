@@ -10,8 +10,8 @@ use libloading::Library;
 
 use super::READY;
 
-/// Makes a context on the first GPU that `CUDA_VISIBLE_DEVICES` leaves visible, says so on standard output, and keeps it
-/// until standard input ends. The process's end gives it back.
+/// Makes a context on the first GPU that `CUDA_VISIBLE_DEVICES` leaves visible, says so on standard output,
+/// and keeps it until standard input ends. The process's end gives it back.
 ///
 /// # Errors
 /// In words, what the driver refused: cuda.h's `CUresult` as a number.

@@ -1,8 +1,8 @@
 //! MIG: the profiles of a GPU, and making and destroying its instances.
 //!
-//! The raw calls, because nvml-wrapper 0.13 wraps none that creates an instance, and its `possible_placements` always
-//! returns an empty list. Instances are found by GPU and id and never by walking MIG indices: a GPU instance
-//! without a compute instance has no index.
+//! The raw calls, because nvml-wrapper 0.13 wraps none that creates an instance, and its
+//! `possible_placements` always returns an empty list. Instances are found by GPU and id and never by walking
+//! MIG indices: a GPU instance without a compute instance has no index.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -16,7 +16,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
 };
 
-/// Numbers of GPU instance profiles that are asked for: NVML 13 knows 17, and answers that it does not know the rest.
+/// Numbers of GPU instance profiles that are asked for: NVML 13 knows 17, and answers that it does not know
+/// the rest.
 const PROFILE_NUMBERS: u32 = 32;
 /// Numbers of compute instance profiles (`NVML_COMPUTE_INSTANCE_PROFILE_COUNT`).
 const COMPUTE_PROFILES: u32 = 8;
@@ -132,8 +133,9 @@ macro_rules! call {
     ($nvml:expr, $name:ident($($argument:expr),*)) => {{
         let refused = |error| Refused { call: stringify!($name), error };
         let function = nvml_sym($nvml.lib().$name.as_ref()).map_err(refused)?;
-        // SAFETY: the function comes from the library that `nvml` keeps loaded and initialised and has the type that
-        // nvml.h gives it; handles are NVML's own of this session, and what is written to outlives the call.
+        // SAFETY: the function comes from the library that `nvml` keeps loaded and initialised and has the
+        // type that nvml.h gives it; handles are NVML's own of this session, and what is written to outlives
+        // the call.
         nvml_try(unsafe { function($($argument),*) }).map_err(refused)
     }};
 }
@@ -262,7 +264,8 @@ impl<'n> MigGpu<'n> {
     /// Makes the compute instance that fills a GPU instance of `slices`, and returns it as a MIG device.
     ///
     /// # Errors
-    /// What the driver answers; there is no compute instance then, unless it was made and then could not be looked at.
+    /// What the driver answers; there is no compute instance then, unless it was made and then could not be
+    /// looked at.
     pub fn create_compute(&self, instance: &GpuInstance, slices: u32) -> Result<MigInstance, Refused> {
         let profiles = self.compute_profiles(instance.handle)?;
         let fills = |profile: &&nvmlComputeInstanceProfileInfo_t| profile.sliceCount <= slices;

@@ -20,12 +20,13 @@ pub(super) enum Remote {
     Unknown,
 }
 
-/// Asks the driver about an active link. The PCI ids of a switch do not tell: some drivers answer zeroes for them.
+/// Asks the driver about an active link. The PCI ids of a switch do not tell: some drivers answer zeroes for
+/// them.
 pub(super) fn remote(device: &Device<'_>, link: u32) -> Remote {
     let Ok(ask) = &device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType else { return Remote::Unknown };
     let mut kind = u32::MAX;
-    // SAFETY: the function comes from the library that `device` keeps loaded and initialised and has the type that
-    // nvml.h gives it; the handle is of this session, and `kind` outlives the call.
+    // SAFETY: the function comes from the library that `device` keeps loaded and initialised and has the type
+    // that nvml.h gives it; the handle is of this session, and `kind` outlives the call.
     let answer = unsafe { ask(device.handle(), link, &raw mut kind) };
     match kind {
         _ if answer != 0 => Remote::Unknown,

@@ -1,4 +1,5 @@
-//! Which processes use a GPU's memory, and how much: what the driver itself knows, whatever library a program uses.
+//! Which processes use a GPU's memory, and how much: what the driver itself knows, whatever library a program
+//! uses.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +8,9 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
-/// The processes on a GPU, with bytes of its memory, by pid in this process's PID namespace. `None`: the driver does not
-/// say of this GPU, or its processes are served by MPS, where one server holds the memory of several clients.
+/// The processes on a GPU, with bytes of its memory, by pid in this process's PID namespace. `None`: the
+/// driver does not say of this GPU, or its processes are served by MPS, where one server holds the memory of
+/// several clients.
 ///
 /// # Errors
 /// NVML refuses.

@@ -60,7 +60,8 @@ fn root_with_meter(gpus: &str, defines: &[&str]) -> (Root, std::path::PathBuf) {
     (root_with(gpus, &defines), file)
 }
 
-/// Holders for [`root_with_meter`]: a shell that writes `said` into the file, is ready, and writes `left` at its end.
+/// Holders for [`root_with_meter`]: a shell that writes `said` into the file, is ready, and writes `left` at
+/// its end.
 fn holder(file: &Path, said: &str, left: &str) -> impl Fn(&Path) -> Command + use<> {
     let script = format!(
         "echo {said} >{0}; echo ready; read -r _; echo {left} >{0}; echo $CUDA_VISIBLE_DEVICES >>{0}.log",

@@ -1,5 +1,5 @@
-//! How the GPUs are connected, as NVML tells it. What it does not tell is taken for the longest way: the connections
-//! only order GPUs that would serve a request equally well.
+//! How the GPUs are connected, as NVML tells it. What it does not tell is taken for the longest way: the
+//! connections only order GPUs that would serve a request equally well.
 
 use fgpu_spec::{Gpu, Link, Path, Topology};
 use nvml_wrapper::enum_wrappers::device::TopologyLevel;
@@ -74,7 +74,8 @@ impl NvLinks {
             let address = sysfs_name(&end.bus_id);
             match addresses.iter().position(|known| known.is_some() && *known == address) {
                 Some(place) => links.direct[place] += 1,
-                // A driver before 470 tells no kind: what is NVIDIA's and no GPU of ours is taken for a switch.
+                // A driver before 470 tells no kind: what is NVIDIA's and no GPU of ours is taken for a
+                // switch.
                 None if kind == Remote::Unknown && end.pci_device_id & 0xFFFF == NVIDIA => {
                     links.switched += 1
                 }

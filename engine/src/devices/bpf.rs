@@ -1,5 +1,6 @@
-//! bpf(2), as much of it as device programs need. Numbers and layouts are those of `include/uapi/linux/bpf.h`; the
-//! kernel takes a `union bpf_attr` that is shorter than its own and reads the rest as zero.
+//! bpf(2), as much of it as device programs need. Numbers and layouts are those of
+//! `include/uapi/linux/bpf.h`; the kernel takes a `union bpf_attr` that is shorter than its own and reads the
+//! rest as zero.
 //!
 //! libcgroups has these calls too, but through libbpf, which wants libelf and zlib.
 
@@ -116,9 +117,11 @@ struct Query {
 }
 
 /// # Safety
-/// `attr` is the record that the command reads, and every address in it is valid for what the command does to it.
+/// `attr` is the record that the command reads, and every address in it is valid for what the command does to
+/// it.
 unsafe fn bpf<T>(command: c_int, attr: &mut T) -> Result<c_long, Errno> {
-    // SAFETY: the kernel reads and writes at most `size_of::<T>()` bytes of `attr`; the caller vouches for the rest.
+    // SAFETY: the kernel reads and writes at most `size_of::<T>()` bytes of `attr`; the caller vouches for
+    // the rest.
     Errno::result(unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) })
 }
 
@@ -156,7 +159,8 @@ pub(super) fn load(program: &[Instruction]) -> Result<OwnedFd, Errno> {
     unsafe { bpf_fd(PROG_LOAD, &mut attr) }
 }
 
-/// The ids of the device programs that are attached to this very cgroup, and the flags that the first was attached with.
+/// The ids of the device programs that are attached to this very cgroup, and the flags that the first was
+/// attached with.
 pub(super) fn query(cgroup: BorrowedFd) -> Result<(Vec<u32>, u32), Errno> {
     let mut ids = vec![0u32; 64]; // BPF_CGROUP_MAX_PROGS
     let mut attr = Query {
@@ -209,7 +213,8 @@ fn get_info(program: BorrowedFd, info: &mut Info) -> Result<(), Errno> {
         info_len: size_of::<Info>() as u32,
         info: std::ptr::from_mut(info) as u64,
     };
-    // SAFETY: `info` is `info_len` bytes; the one buffer that it can name is as long as it says, and zero else.
+    // SAFETY: `info` is `info_len` bytes; the one buffer that it can name is as long as it says, and zero
+    // else.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attr) }?;
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! The cgroups that a process is in, by descriptor, and which of them are its container's own.
 //!
-//! The path is read once and every directory on it is opened once; after that a cgroup that is renamed, removed or
-//! made anew under the same name is not mistaken for this one.
+//! The path is read once and every directory on it is opened once; after that a cgroup that is renamed,
+//! removed or made anew under the same name is not mistaken for this one.
 //!
-//! **Own or shared.** What is changed for one container must not change another's. At the time of a hook a container
-//! is one process, so a cgroup is its own if it has no process but that one and its descendants, the cgroups below it
-//! included. For a parent that is not enough, for it may be empty only for now (`/docker` with a first container):
-//! it is the container's own if it is a systemd scope besides, which is made for one thing and never used again.
-//! That is crun's layout (`libpod-….scope/container`). A slice, a service, a `--cgroup-parent` and the root are shared.
+//! **Own or shared.** What is changed for one container must not change another's. At the time of a hook a
+//! container is one process, so a cgroup is its own if it has no process but that one and its descendants,
+//! the cgroups below it included. For a parent that is not enough, for it may be empty only for now
+//! (`/docker` with a first container): it is the container's own if it is a systemd scope besides, which is
+//! made for one thing and never used again. That is crun's layout (`libpod-….scope/container`). A slice, a
+//! service, a `--cgroup-parent` and the root are shared.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -75,8 +76,8 @@ impl Place {
         })
     }
 
-    /// The container's systemd scope, by its cgroup: name and path in the hierarchy. What systemd made of it is the same
-    /// in all hierarchies.
+    /// The container's systemd scope, by its cgroup: name and path in the hierarchy. What systemd made of it
+    /// is the same in all hierarchies.
     pub(super) fn scope(&self) -> Option<(String, String)> {
         [&self.v1, &self.v2].into_iter().flatten().find_map(Branch::scope)
     }

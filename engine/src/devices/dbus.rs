@@ -1,10 +1,10 @@
 //! A D-Bus connection for a few calls of systemd, one after the other
 //! (<https://dbus.freedesktop.org/doc/dbus-specification.html>).
 //!
-//! Every wait ends at the connection's deadline, connecting and authenticating included: what answers may be stuck,
-//! and a container's start waits for us. That, no threads and a static program are what the clients to be had do not
-//! give together: libcgroups keeps its own to itself, rustbus waits for authentication without end, zbus starts
-//! threads.
+//! Every wait ends at the connection's deadline, connecting and authenticating included: what answers may be
+//! stuck, and a container's start waits for us. That, no threads and a static program are what the clients to
+//! be had do not give together: libcgroups keeps its own to itself, rustbus waits for authentication without
+//! end, zbus starts threads.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -72,9 +72,9 @@ impl Connection {
 
     /// Says who we are; the kernel vouches for it.
     ///
-    /// All of it in one go: systemd (seen with 257) that finds the end of the handshake and a first call in one read does
-    /// not look at the call before more arrives, and so never answers. That the handshake is accepted shows that it
-    /// was read to its end, for one write is one read.
+    /// All of it in one go: systemd (seen with 257) that finds the end of the handshake and a first call in
+    /// one read does not look at the call before more arrives, and so never answers. That the handshake is
+    /// accepted shows that it was read to its end, for one write is one read.
     fn authenticate(&mut self) -> io::Result<()> {
         let uid = nix::unistd::geteuid().to_string();
         let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();

@@ -1,7 +1,8 @@
 //! Takes from an existing container what its device rules allow of GPUs that were not granted.
 //!
-//! On v2 a program is put beside the runtime's: all must allow, so one that forbids is enough. On v1 each rule of the
-//! container's list that allows too much is replaced by narrower ones; a list that allows everything has none to replace.
+//! On v2 a program is put beside the runtime's: all must allow, so one that forbids is enough. On v1 each
+//! rule of the container's list that allows too much is replaced by narrower ones; a list that allows
+//! everything has none to replace.
 
 use fgpu_spec::{Access, Code, DeviceKind, DeviceRule, Error, Plan};
 
@@ -9,10 +10,11 @@ use super::bpf;
 use super::cgroup::{Branch, Cgroup, Place};
 use super::program::forbidding;
 
-/// Forbids the cgroup of a process the GPUs and capabilities that are not in the plan. `rule` is the one that allows them,
-/// for the message.
+/// Forbids the cgroup of a process the GPUs and capabilities that are not in the plan. `rule` is the one that
+/// allows them, for the message.
 ///
-/// The process is as in [`open`](super::open), which comes after this: what a wildcard allowed it has no more.
+/// The process is as in [`open`](super::open), which comes after this: what a wildcard allowed it has no
+/// more.
 ///
 /// # Errors
 /// [`Code::Conflict`]: the rule cannot be taken back here.

@@ -1,6 +1,6 @@
-//! Files of a BPF file system that hold a device program. crun (seen with 1.28) does not attach its program to a scope but
-//! puts it into such a file and names it to systemd (`BPFProgram=device:FILE`), which attaches it, and attaches what
-//! is in the file once more whenever it reloads.
+//! Files of a BPF file system that hold a device program. crun (seen with 1.28) does not attach its program
+//! to a scope but puts it into such a file and names it to systemd (`BPFProgram=device:FILE`), which attaches
+//! it, and attaches what is in the file once more whenever it reloads.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! Device programs as lists of instructions: what they let through, and how they are made to let more through.
+//! Device programs as lists of instructions: what they let through, and how they are made to let more
+//! through.
 //!
 //! A program gets a `struct bpf_cgroup_dev_ctx` in register 1 and leaves 1 (allowed) or 0 in register 0:
 //!
@@ -8,8 +9,9 @@
 //! 8  u32 minor
 //! ```
 //!
-//! The instructions that the kernel shows are what its verifier left. For what runc, crun and systemd attach, which
-//! call nothing and use no map, that is what they wrote, less what can never be reached. Numbers: RFC 9669.
+//! The instructions that the kernel shows are what its verifier left. For what runc, crun and systemd attach,
+//! which call nothing and use no map, that is what they wrote, less what can never be reached. Numbers: RFC
+//! 9669.
 
 use fgpu_spec::{Majors, Node};
 
@@ -79,8 +81,8 @@ impl Instruction {
         self.registers >> 4
     }
 
-    /// Blinding writes a constant of zero as a register that is xored with itself; the verifier takes that for a read
-    /// of what was never written.
+    /// Blinding writes a constant of zero as a register that is xored with itself; the verifier takes that
+    /// for a read of what was never written.
     const fn is_zeroing(self) -> bool {
         let is_xor = matches!(self.code, XOR_32 | XOR);
         is_xor && self.destination() == self.source()
@@ -119,15 +121,15 @@ pub(super) fn allowing(program: &[Instruction], nodes: &[Node]) -> Result<Vec<In
     Ok(all)
 }
 
-/// A program that forbids to open GPUs and capabilities which are not among these nodes, and allows all else. Beside
-/// another one it takes from what that allows: all programs of a cgroup must allow.
+/// A program that forbids to open GPUs and capabilities which are not among these nodes, and allows all else.
+/// Beside another one it takes from what that allows: all programs of a cgroup must allow.
 ///
 /// # Errors
 /// There are too many nodes.
 pub(super) fn forbidding(majors: &Majors, nodes: &[Node]) -> Result<Vec<Instruction>, Unfit> {
     let mut all = prelude(nodes)?;
-    // Whoever comes here opens a character device that is none of the nodes, or makes one: r2 = access, r3 = major,
-    // r4 = minor.
+    // Whoever comes here opens a character device that is none of the nodes, or makes one: r2 = access, r3 =
+    // major, r4 = minor.
     all.extend([
         Instruction::new(LOAD_WORD, 2, 1, 0, 0),
         Instruction::new(MOVE | 0x08, 3, 2, 0, 0),
@@ -165,8 +167,8 @@ pub(super) fn forbidding(majors: &Majors, nodes: &[Node]) -> Result<Vec<Instruct
     Ok(all)
 }
 
-/// What goes before the old program. It keeps register 1, which the old program reads, and sets others, which a
-/// program cannot read before it has set them itself.
+/// What goes before the old program. It keeps register 1, which the old program reads, and sets others, which
+/// a program cannot read before it has set them itself.
 fn prelude(nodes: &[Node]) -> Result<Vec<Instruction>, Unfit> {
     const PER_NODE: usize = 4;
     let over = |more: usize| i16::try_from(nodes.len() * PER_NODE + more).map_err(|_| Unfit::TooLong);
@@ -218,7 +220,8 @@ fn reloadable(program: &[Instruction]) -> Result<Vec<Instruction>, Unfit> {
             _ => return Err(Unfit::Unknown(instruction.code)),
         }
         used |= 1 << instruction.destination();
-        // The source is a register only where the code says so; else it is zero, and register 0 is used anyway.
+        // The source is a register only where the code says so; else it is zero, and register 0 is used
+        // anyway.
         used |= 1 << instruction.source();
     }
     let mut program = match used & 1 << BLINDING {
@@ -233,9 +236,9 @@ fn reloadable(program: &[Instruction]) -> Result<Vec<Instruction>, Unfit> {
     Ok(program)
 }
 
-/// With `bpf_jit_harden` the kernel replaces a constant by two that make it together in a register of its own, which a
-/// program may not name. What is in that register is used by the next instruction and never again, so another
-/// register that the program does not use does as well.
+/// With `bpf_jit_harden` the kernel replaces a constant by two that make it together in a register of its
+/// own, which a program may not name. What is in that register is used by the next instruction and never
+/// again, so another register that the program does not use does as well.
 fn unblinded(program: &[Instruction], used: u16) -> Option<Vec<Instruction>> {
     let free = (6..=9).chain(2..=5).find(|register| used & 1 << register == 0)?;
     let rename = |register| if register == BLINDING { free } else { register };

@@ -1,8 +1,9 @@
-//! systemd keeps a device list of its own for every unit, and applies it anew on `daemon-reload`: what was changed
-//! behind its back is lost then. So the devices are added to the container's unit as well, until the next boot.
+//! systemd keeps a device list of its own for every unit, and applies it anew on `daemon-reload`: what was
+//! changed behind its back is lost then. So the devices are added to the container's unit as well, until the
+//! next boot.
 //!
-//! Only a scope is touched, and only one that holds nothing but the container (see `cgroup`): scopes are what runtimes
-//! have systemd make for a container.
+//! Only a scope is touched, and only one that holds nothing but the container (see `cgroup`): scopes are what
+//! runtimes have systemd make for a container.
 
 use std::io;
 use std::path::Path;
@@ -231,8 +232,9 @@ fn told(error: &io::Error) -> String {
     }
 }
 
-/// Since version 240 systemd reads the numbers from `/dev/char/M:m` and needs no such file. Before, it looks the file
-/// up and leaves a rule out whose file is missing; then the node's own path helps, if the host has it there.
+/// Since version 240 systemd reads the numbers from `/dev/char/M:m` and needs no such file. Before, it looks
+/// the file up and leaves a rule out whose file is missing; then the node's own path helps, if the host has
+/// it there.
 fn rules(node: &Node) -> Rules {
     let by_number = by_number(node);
     let named = !Path::new(&by_number).exists() && is(Path::new(&node.path), node);

@@ -1,8 +1,8 @@
 //! cgroup v1: lists of exceptions in `devices.allow`, `devices.deny` and `devices.list`
 //! (Documentation/admin-guide/cgroup-v1/devices.rst).
 //!
-//! A cgroup's list is always a part of its parent's: what is allowed is allowed from the outermost own cgroup inwards,
-//! and what a shared parent does not allow cannot be had.
+//! A cgroup's list is always a part of its parent's: what is allowed is allowed from the outermost own cgroup
+//! inwards, and what a shared parent does not allow cannot be had.
 
 use fgpu_spec::{Code, Error, Node};
 use nix::errno::Errno;
@@ -16,8 +16,8 @@ pub(super) struct Added {
     rules: Vec<String>,
 }
 
-/// Allows the devices in the container's own cgroups. What was done is put into `done` as it is done, so that it is
-/// known if a later step fails.
+/// Allows the devices in the container's own cgroups. What was done is put into `done` as it is done, so that
+/// it is known if a later step fails.
 ///
 /// # Errors
 /// A cgroup that is not the container's own forbids a device, or a list cannot be read or changed.

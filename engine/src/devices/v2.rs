@@ -1,9 +1,9 @@
-//! cgroup v2: the device programs that are attached to cgroups. Every program on every cgroup from the root down must
-//! allow an access; with none, everything is allowed.
+//! cgroup v2: the device programs that are attached to cgroups. Every program on every cgroup from the root
+//! down must allow an access; with none, everything is allowed.
 //!
-//! A program cannot be asked for its rules, and its own list (in config.json, or systemd's) is not all that it was made
-//! of. So the program itself is taken, a block that allows the devices is put in front of it, and it goes back in
-//! the old one's place: at no moment is more or less allowed than the one or the other.
+//! A program cannot be asked for its rules, and its own list (in config.json, or systemd's) is not all that
+//! it was made of. So the program itself is taken, a block that allows the devices is put in front of it, and
+//! it goes back in the old one's place: at no moment is more or less allowed than the one or the other.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -17,7 +17,8 @@ use super::cgroup::{Branch, Cgroup};
 use super::pin::Pin;
 use super::program::{Instruction, allowing, allows};
 
-/// How often a cgroup is looked at again because its programs were exchanged meanwhile (systemd does that on a reload).
+/// How often a cgroup is looked at again because its programs were exchanged meanwhile (systemd does that on
+/// a reload).
 const MOST_TRIES: usize = 8;
 
 /// A program in the place of another.
@@ -30,10 +31,11 @@ pub(super) struct Replaced {
     pin: Option<Pin>,
 }
 
-/// Allows the devices in the container's own cgroups. What was done is put into `done` as it is done, so that it is
-/// known if a later step fails.
+/// Allows the devices in the container's own cgroups. What was done is put into `done` as it is done, so that
+/// it is known if a later step fails.
 ///
-/// `pins` are the files from which systemd attaches programs to the container's scope, and would again on a reload.
+/// `pins` are the files from which systemd attaches programs to the container's scope, and would again on a
+/// reload.
 ///
 /// # Errors
 /// A cgroup that is not the container's own forbids a device, or a program cannot be read or replaced.
@@ -192,8 +194,8 @@ fn failed(doing: &str, cgroup: &Cgroup, errno: Errno) -> Error {
 }
 
 impl Replaced {
-    /// Puts the old program back, if the new one is still there: who replaced it since has decided anew. A cgroup
-    /// that is gone has no program.
+    /// Puts the old program back, if the new one is still there: who replaced it since has decided anew. A
+    /// cgroup that is gone has no program.
     pub(super) fn undo(self) -> Result<(), Error> {
         let pin = match &self.pin {
             Some(pin) if pin.holds(&self.new) => pin.put(&self.old),

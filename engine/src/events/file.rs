@@ -6,10 +6,11 @@
 //! .rotate              flock of whoever turns them over; mode 0600, so that no user can hold it
 //! ```
 //!
-//! The kernel puts an append at the end of the file under the inode's lock, so lines of different processes do not mix
-//! (POSIX, write: "no intervening file modification"). Whoever still has the file open that was turned over writes to
-//! `.1`: no line is lost. A line that was cut short by a full disk gets its end from the next writer. It cannot be told
-//! from one that is being written this very moment, so there may be an empty line.
+//! The kernel puts an append at the end of the file under the inode's lock, so lines of different processes
+//! do not mix (POSIX, write: "no intervening file modification"). Whoever still has the file open that was
+//! turned over writes to `.1`: no line is lost. A line that was cut short by a full disk gets its end from
+//! the next writer. It cannot be told from one that is being written this very moment, so there may be an
+//! empty line.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -117,8 +118,8 @@ struct Turning(File);
 
 impl Drop for Turning {
     fn drop(&mut self) {
-        // A child that was forked meanwhile shares the open file: closing ours alone would leave it locked until the
-        // child runs its program.
+        // A child that was forked meanwhile shares the open file: closing ours alone would leave it locked
+        // until the child runs its program.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -219,7 +220,8 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"fir\n{\"second\":2}\n");
     }
 
-    /// Sixteen writers and a file that is turned over under them all the time: every line is there once and whole.
+    /// Sixteen writers and a file that is turned over under them all the time: every line is there once and
+    /// whole.
     #[test]
     fn lines_of_many_writers_are_whole_and_none_is_lost() {
         const EACH: usize = 60;

@@ -29,8 +29,8 @@ pub(crate) fn message(priority: &str, text: &str) -> Vec<u8> {
     format!("MESSAGE={text}\nPRIORITY={priority}\nSYSLOG_IDENTIFIER=fgpu\n").into_bytes()
 }
 
-/// The message's id, by which `journalctl MESSAGE_ID=` finds all events of a kind (systemd.journal-fields(7)). They
-/// are random and never change.
+/// The message's id, by which `journalctl MESSAGE_ID=` finds all events of a kind
+/// (systemd.journal-fields(7)). They are random and never change.
 fn id(kind: Kind) -> &'static str {
     match kind {
         Kind::Granted => "d5d6f1b32221403198f41116260090bc",

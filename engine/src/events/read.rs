@@ -1,8 +1,9 @@
 //! Reading the record, through any number of turns of its files.
 //!
-//! Files are opened from the newest to the oldest: one that is turned over meanwhile is found a second time under its next
-//! name, and known by its inode, where the other way round it would be missed. A file stays open until two newer ones are
-//! there, since whoever opened it before it was turned over may still write to it.
+//! Files are opened from the newest to the oldest: one that is turned over meanwhile is found a second time
+//! under its next name, and known by its inode, where the other way round it would be missed. A file stays
+//! open until two newer ones are there, since whoever opened it before it was turned over may still write to
+//! it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -43,8 +44,8 @@ impl Lines {
         &self.unread
     }
 
-    /// Gives every line that was written since the last call, without its end, to `each`. A last line that has no end yet
-    /// stays for the next call.
+    /// Gives every line that was written since the last call, without its end, to `each`. A last line that
+    /// has no end yet stays for the next call.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -105,7 +106,8 @@ struct Source {
 
 impl Source {
     fn open(path: &Path) -> io::Result<Self> {
-        // A pipe in its place is not waited for, and a link not followed: only the directory's own files are the record.
+        // A pipe in its place is not waited for, and a link not followed: only the directory's own files are
+        // the record.
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
         let file = File::options().read(true).custom_flags(flags).open(path)?;
         let metadata = file.metadata()?;

@@ -2,8 +2,8 @@
 
 use crate::layers::{Folder, Layers};
 
-/// Where a loader looks without being told. glibc of Debian, glibc of others, and musl; which links lead from one to another is
-/// the image's matter.
+/// Where a loader looks without being told. glibc of Debian, glibc of others, and musl; which links lead from
+/// one to another is the image's matter.
 pub(super) const DEFAULT: [&str; 8] = [
     super::TRIPLET,
     concat!("/lib/", triplet!()),
@@ -15,8 +15,8 @@ pub(super) const DEFAULT: [&str; 8] = [
     "/usr/local/lib64",
 ];
 
-/// Folders in a folder in which a loader looks before the folder itself: `glibc-hwcaps/LEVEL` since glibc 2.33, and before 2.37
-/// the older ones, one below the other in this order (`tls/haswell/avx512_1/x86_64`).
+/// Folders in a folder in which a loader looks before the folder itself: `glibc-hwcaps/LEVEL` since glibc
+/// 2.33, and before 2.37 the older ones, one below the other in this order (`tls/haswell/avx512_1/x86_64`).
 #[cfg(target_arch = "x86_64")]
 pub(super) const HWCAPS: [&str; 9] = [
     "glibc-hwcaps",
@@ -32,11 +32,11 @@ pub(super) const HWCAPS: [&str; 9] = [
 #[cfg(target_arch = "aarch64")]
 pub(super) const HWCAPS: [&str; 4] = ["glibc-hwcaps", "tls", "atomics", "aarch64"];
 
-/// Where images are known to keep a copy that becomes the loader's first choice later, by an entry point, by a variable that a
-/// user sets, or by a program's own run path. `*` is any name; `cuda*` any that begins so.
+/// Where images are known to keep a copy that becomes the loader's first choice later, by an entry point, by
+/// a variable that a user sets, or by a program's own run path. `*` is any name; `cuda*` any that begins so.
 const KNOWN: [&str; 21] = [
-    // cuda-compat of nvidia/cuda, PyTorch, vLLM, JAX: a folder; of NGC (PyTorch, TensorFlow, Triton, JAX, RAPIDS): lib.real in it,
-    // linked as lib by the entry point. Its own packages put it below /usr/local.
+    // cuda-compat of nvidia/cuda, PyTorch, vLLM, JAX: a folder; of NGC (PyTorch, TensorFlow, Triton, JAX,
+    // RAPIDS): lib.real in it, linked as lib by the entry point. Its own packages put it below /usr/local.
     "/usr/local/cuda*/compat",
     "/usr/local/cuda*/compat/*",
     "/usr/local/cuda*/targets/*/lib",
@@ -50,7 +50,8 @@ const KNOWN: [&str; 21] = [
     // The volume of nvidia-docker 1 and GKE, on LD_LIBRARY_PATH in every CUDA image.
     "/usr/local/nvidia/lib",
     "/usr/local/nvidia/lib64",
-    // conda's packages cuda-compat and cuda-compat-impl, in the base environment and others (PyTorch, Jupyter, RAPIDS).
+    // conda's packages cuda-compat and cuda-compat-impl, in the base environment and others (PyTorch,
+    // Jupyter, RAPIDS).
     "/opt/conda/lib",
     "/opt/conda/cuda-compat",
     "/opt/conda/envs/*/lib",

@@ -311,7 +311,8 @@ fn what_the_cache_leads_to_is_covered_whatever_it_is_called() {
             ("libcuda.so", "/opt/../opt/./x/driver.so"),
             ("libcuda.so.1", &usual),
             ("libcuda.so.1", &merged),
-            // Stale, as in images that were made beside a driver: nothing is there, and what somebody puts there is covered.
+            // Stale, as in images that were made beside a driver: nothing is there, and what somebody puts
+            // there is covered.
             ("libnvidia-ml.so.1", "/opt/stale/libnvidia-ml.so.1"),
             ("libcuda.so.12", "/opt/x/other"),
             ("libc.so.6", "/opt/x/c"),

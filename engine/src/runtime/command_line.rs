@@ -1,8 +1,8 @@
 //! What a command line means to the runtime that is given it.
 //!
-//! Each runtime's own parser decides, so each has a grammar here: Go's flag package with what urfave/cli v1 and v3 make of it
-//! (`go.rs`), GNU argp (`argp.rs`) and clap (`clap.rs`). A runtime whose parser is not known is read by all of them, and
-//! a line that means different things to them has no meaning here.
+//! Each runtime's own parser decides, so each has a grammar here: Go's flag package with what urfave/cli v1
+//! and v3 make of it (`go.rs`), GNU argp (`argp.rs`) and clap (`clap.rs`). A runtime whose parser is not
+//! known is read by all of them, and a line that means different things to them has no meaning here.
 
 mod argp;
 mod clap;
@@ -186,8 +186,8 @@ pub fn read(words: &[OsString], grammars: &[Grammar]) -> Result<CommandLine, Unc
     found.ok_or_else(|| refused.unwrap_or_else(|| Unclear("no runtime reads it".into())))
 }
 
-/// The first word that names a command which concerns us, and whether a container is made by it. For a line that has no
-/// meaning: what it would be, were each word before it an option or an option's value.
+/// The first word that names a command which concerns us, and whether a container is made by it. For a line
+/// that has no meaning: what it would be, were each word before it an option or an option's value.
 pub fn might_make(words: &[OsString]) -> bool {
     let known = |word: &&OsString| {
         RUNC.commands.iter().any(|name| word.as_os_str() == *name) || Verb::of(word) != Verb::Other

@@ -1,4 +1,5 @@
-//! The log file that callers ask for with `--log`: containerd, Docker and Podman show a runtime's error from it.
+//! The log file that callers ask for with `--log`: containerd, Docker and Podman show a runtime's error from
+//! it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -18,8 +19,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// What a command line asks for, as far as it can be seen without knowing the runtime: an error of ours must find its
-    /// way also when the line has no meaning.
+    /// What a command line asks for, as far as it can be seen without knowing the runtime: an error of ours
+    /// must find its way also when the line has no meaning.
     pub fn of(words: &[OsString]) -> Self {
         let path = value(words, &["log", "l"]).and_then(file);
         Self { path, json: value(words, &["log-format"]).is_some_and(|format| format == "json") }
@@ -41,8 +42,8 @@ impl Log {
         self.path.as_deref().is_some_and(Path::is_absolute)
     }
 
-    /// Appends the error in runc's format. A log that cannot be written is not worth a second error: the message
-    /// is on standard error as well.
+    /// Appends the error in runc's format. A log that cannot be written is not worth a second error: the
+    /// message is on standard error as well.
     pub fn error(&self, error: &Error) {
         let Some(path) = &self.path else { return };
         let message = serde_json::Value::from(error.to_string());

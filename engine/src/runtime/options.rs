@@ -1,7 +1,8 @@
-//! The options of the runtimes that are known: of each command which there are, and which of them take a value.
+//! The options of the runtimes that are known: of each command which there are, and which of them take a
+//! value.
 //!
-//! The tables hold what some version has. A version that lacks an option refuses it by itself, so a larger table never
-//! gives a command line another meaning.
+//! The tables hold what some version has. A version that lacks an option refuses it by itself, so a larger
+//! table never gives a command line another meaning.
 
 use super::command_line::Verb;
 

@@ -61,8 +61,8 @@ fn a_hostile_environment_changes_nothing() {
     }
 }
 
-/// `fgpu inventory --refresh` is started with a stale inventory: it hears nothing either, and has no more privileges than
-/// it needs.
+/// `fgpu inventory --refresh` is started with a stale inventory: it hears nothing either, and has no more
+/// privileges than it needs.
 #[test]
 fn what_the_hook_starts_hears_nothing() {
     let node = Node::new(1);
@@ -79,7 +79,8 @@ fn what_the_hook_starts_hears_nothing() {
         state = state.display()
     );
     let program = node.path("bin/fgpu");
-    // Written by a shell: a file that this process has open for writing while another test forks cannot be executed.
+    // Written by a shell: a file that this process has open for writing while another test forks cannot be
+    // executed.
     let written = std::process::Command::new("sh")
         .args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &script])
         .arg(&program)

@@ -1,6 +1,6 @@
-//! Roots that were made to lead the hook astray. In each case a container has such a root, the hook runs, and then:
-//! nothing outside the root has been opened, made, changed or mounted, and the container has its GPU, or was refused
-//! with one line and looks as before.
+//! Roots that were made to lead the hook astray. In each case a container has such a root, the hook runs, and
+//! then: nothing outside the root has been opened, made, changed or mounted, and the container has its GPU,
+//! or was refused with one line and looks as before.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -58,7 +58,8 @@ impl Ground<'_> {
 struct Case {
     name: &'static str,
     prepare: fn(&Ground<'_>),
-    /// Run in the container's mount namespace after the usual mounts; `$R` is the root, `$O` the folder outside.
+    /// Run in the container's mount namespace after the usual mounts; `$R` is the root, `$O` the folder
+    /// outside.
     inside: &'static str,
     outcome: Outcome,
 }
@@ -459,7 +460,8 @@ fn every_step_is_undone() {
     }
 }
 
-/// A name that cannot be made: the folder is immutable. File systems without that flag have nothing to show here.
+/// A name that cannot be made: the folder is immutable. File systems without that flag have nothing to show
+/// here.
 #[test]
 fn an_immutable_folder_is_a_refusal() {
     use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};

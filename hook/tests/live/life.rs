@@ -122,7 +122,8 @@ fn users_of_the_node_reach_nothing_that_containers_write() {
     }
 }
 
-/// The file systems of such a container know no id of the host's: what is made in them must belong to its own root.
+/// The file systems of such a container know no id of the host's: what is made in them must belong to its own
+/// root.
 #[test]
 fn a_container_with_a_user_namespace_gets_its_share() {
     const OWNER: u32 = 100_000;
@@ -150,7 +151,8 @@ fn a_container_with_a_user_namespace_gets_its_share() {
     node.assert_nothing_held("user namespace");
 }
 
-/// What `--privileged` gives: every device node of the host, made by the runtime or, with a user namespace, mounted.
+/// What `--privileged` gives: every device node of the host, made by the runtime or, with a user namespace,
+/// mounted.
 #[test]
 fn gpus_beyond_the_grant_are_removed() {
     let node = Node::new(3);
@@ -323,7 +325,8 @@ fn a_process_that_is_not_the_containers_is_refused() {
     assert!(container.hook(&node, &["createRuntime"]).status.success());
 }
 
-/// The reservation waits for the allocator's lock, with signals held: what comes then undoes what the lock lets it do.
+/// The reservation waits for the allocator's lock, with signals held: what comes then undoes what the lock
+/// lets it do.
 #[test]
 fn a_signal_undoes_what_was_done() {
     let node = Node::new(1);
@@ -365,8 +368,8 @@ fn a_signal_undoes_what_was_done() {
     assert_eq!((container.mounts(), tree(&container.rootfs)), (mounts, files));
 }
 
-/// Wherever the hook is killed, and with it the container: one reconcile later nothing is left. What the hook made is in
-/// the container's mount namespace, and ends with it.
+/// Wherever the hook is killed, and with it the container: one reconcile later nothing is left. What the hook
+/// made is in the container's mount namespace, and ends with it.
 #[test]
 fn killed_at_any_time_it_leaves_what_one_reconcile_clears() {
     let node = Node::new(1);

@@ -1,5 +1,6 @@
-//! A node for one test: a driver's files and device nodes, an installation of fgpu around the built programs, and a state
-//! directory, all in a folder; and a mount namespace of the test's thread, in which `/etc/fgpu` is the node's.
+//! A node for one test: a driver's files and device nodes, an installation of fgpu around the built programs,
+//! and a state directory, all in a folder; and a mount namespace of the test's thread, in which `/etc/fgpu`
+//! is the node's.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,8 +14,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 pub(crate) const VERSION: &str = "550.163.01";
-/// The programs of the crate whose test this is: Cargo names no others (The Cargo Book, "Environment variables Cargo sets for
-/// crates").
+/// The programs of the crate whose test this is: Cargo names no others (The Cargo Book, "Environment
+/// variables Cargo sets for crates").
 const PROGRAMS: [(&str, Option<&str>); 2] = [
     ("bin/fgpu-hook", option_env!("CARGO_BIN_EXE_fgpu-hook")),
     ("bin/fgpu-runtime", option_env!("CARGO_BIN_EXE_fgpu-runtime")),
@@ -40,8 +41,8 @@ pub(crate) fn device(path: &Path, major: u64, minor: u64) {
 }
 
 impl Node {
-    /// Makes it; needs root. The calling thread is in a mount namespace of its own from now on, and so is every process
-    /// that it starts.
+    /// Makes it; needs root. The calling thread is in a mount namespace of its own from now on, and so is
+    /// every process that it starts.
     pub(crate) fn new(gpus: u32) -> Self {
         unshare(CloneFlags::CLONE_NEWNS).expect("the tests of the live engine need root");
         let none: Option<&Path> = None;
@@ -83,7 +84,8 @@ impl Node {
         }
     }
 
-    /// This boot's copy of a quota library, and the folder in a container in which it looks for the real ones.
+    /// This boot's copy of a quota library, and the folder in a container in which it looks for the real
+    /// ones.
     pub(crate) fn sealed(&self, library: &str) -> (PathBuf, String) {
         let boot = fs::read_dir(self.path("libraries")).unwrap().next().unwrap().unwrap().path();
         let is_it = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(library);
@@ -173,7 +175,8 @@ impl Node {
         let config = fs::read_to_string("/etc/fgpu/config.toml").unwrap();
         if !config.starts_with("runtimes") {
             let real = self.path("bin/runc");
-            // By a shell: what this process has open for writing while another test forks cannot be executed (ETXTBSY).
+            // By a shell: what this process has open for writing while another test forks cannot be executed
+            // (ETXTBSY).
             let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
             let mut shell = Command::new("sh");
             assert!(shell.args(["-c", write]).arg(&real).arg(script).status().unwrap().success());

@@ -17,7 +17,8 @@ const ROUNDS: usize = 8;
 /// Exchanges two names until it is told to stop, at least once.
 fn exchange(one: &Path, other: &Path, stop: &AtomicBool) {
     loop {
-        // It fails while something is mounted there that this namespace sees; then there is nothing to race for.
+        // It fails while something is mounted there that this namespace sees; then there is nothing to race
+        // for.
         let _ = renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
         if stop.load(Ordering::Relaxed) {
             return;
@@ -101,8 +102,9 @@ fn renaming_while_the_hook_runs_leads_nowhere() {
     assert_has_its_gpu(&node, &container, "after the races");
 }
 
-/// What a busy machine does all the time: somebody renames, elsewhere. Where a path has `..` the kernel then gives up
-/// (openat2(2), EAGAIN), and whoever asked has to ask again. Nobody's path is touched here, so every container gets its GPU.
+/// What a busy machine does all the time: somebody renames, elsewhere. Where a path has `..` the kernel then
+/// gives up (openat2(2), EAGAIN), and whoever asked has to ask again. Nobody's path is touched here, so every
+/// container gets its GPU.
 #[test]
 fn renaming_elsewhere_disturbs_nobody() {
     const LINKS: &[(&str, &str)] = &[

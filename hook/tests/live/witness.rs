@@ -38,7 +38,8 @@ pub(crate) fn tree(folder: &Path) -> Vec<String> {
     lines
 }
 
-/// The mounts of this thread's namespace, but for those in the state directory, which are the leases' own and the boards.
+/// The mounts of this thread's namespace, but for those in the state directory, which are the leases' own and
+/// the boards.
 pub(crate) fn host_mounts() -> String {
     let all = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     all.lines().filter(|line| !line.contains("/state/")).map(|line| format!("{line}\n")).collect()

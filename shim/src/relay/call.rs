@@ -1,7 +1,7 @@
-//! The calls that the relay follows. A Create has a connection of its own to the stock shim: a ttrpc server takes a
-//! connection's requests only in the order of their stream ids, so one that was held back could not follow the
-//! later ones on theirs (ttrpc, server.go: "StreamID cannot be re-used and must increment"). The others go through at
-//! once, on the client's, where their answers are held.
+//! The calls that the relay follows. A Create has a connection of its own to the stock shim: a ttrpc server
+//! takes a connection's requests only in the order of their stream ids, so one that was held back could not
+//! follow the later ones on theirs (ttrpc, server.go: "StreamID cannot be re-used and must increment"). The
+//! others go through at once, on the client's, where their answers are held.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -85,8 +85,8 @@ impl Relay {
     /// Decides on a complete request that may be ours.
     pub(super) fn intercept(&mut self, pair: u64, stream: u32, request: Vec<u8>) -> Fate {
         match decode(&request[HEADER..]) {
-            // A second Create of the same name. One that is not forwarded yet is only known here: the stock shim would make
-            // the container, and without its share.
+            // A second Create of the same name. One that is not forwarded yet is only known here: the stock
+            // shim would make the container, and without its share.
             Some(Request::Create { id, .. }) if self.is_held_back(&id) => {
                 let message = format!("fgpu: a create of {id} is under way");
                 Fate::Answer(error_frame(stream, Code::ALREADY_EXISTS, &message))
@@ -106,7 +106,8 @@ impl Relay {
             Some(Request::Delete { id }) if self.has_lease(&id) => {
                 let preparing = self.calls.iter().find(|(_, call)| call.id == id && call.is_preparing());
                 if let Some((&key, _)) = preparing {
-                    // The client has given up on its Create; the stock shim has never heard of it and says so.
+                    // The client has given up on its Create; the stock shim has never heard of it and says
+                    // so.
                     self.cancel(
                         key,
                         Code::CANCELLED,
@@ -226,8 +227,8 @@ impl Relay {
         }
     }
 
-    /// The runtime has changed a container's resources: crun's puts the engine's device rules in the place of ours. Whoever
-    /// learns that the update is done finds the GPU open.
+    /// The runtime has changed a container's resources: crun's puts the engine's device rules in the place of
+    /// ours. Whoever learns that the update is done finds the GPU open.
     fn reopen_then(&mut self, key: u64, frame: Vec<u8>) {
         let Some(call) = self.calls.get_mut(&key) else { return };
         let id = call.id.clone();
@@ -338,8 +339,8 @@ impl Relay {
                     self.created(&id, pid);
                 }
             }
-            // A container that is not there (any more) holds nothing. Whoever learns that it is gone may start
-            // the next one into its room at once.
+            // A container that is not there (any more) holds nothing. Whoever learns that it is gone may
+            // start the next one into its room at once.
             (Method::Create, _) | (Method::Delete, Answer::Done(_) | Answer::NotFound) => {
                 self.release_then(key, frame);
             }
@@ -352,9 +353,9 @@ impl Relay {
         }
     }
 
-    /// The stock shim closed a call's connection without an answer: it has died, or it gave the call up because
-    /// the client did. What became of the container is not known, so its lease stays until it is deleted, or the
-    /// stock shim's end is seen.
+    /// The stock shim closed a call's connection without an answer: it has died, or it gave the call up
+    /// because the client did. What became of the container is not known, so its lease stays until it is
+    /// deleted, or the stock shim's end is seen.
     fn unanswered(&mut self, key: u64) {
         let Some(call) = self.calls.remove(&key) else { return };
         log::warn(&self.setup.bundle, &call.id, "the stock shim did not answer");
@@ -409,12 +410,13 @@ impl Forward {
     }
 }
 
-/// The gRPC status of an error's code. It decides what containerd's clients take it for: a wrong request is not
-/// to be repeated, a shortage may be. (`timed-out` is no DEADLINE_EXCEEDED, which would read as if containerd
-/// itself had been too slow.)
+/// The gRPC status of an error's code. It decides what containerd's clients take it for: a wrong request is
+/// not to be repeated, a shortage may be. (`timed-out` is no DEADLINE_EXCEEDED, which would read as if
+/// containerd itself had been too slow.)
 ///
-/// containerd 1.x formats the message of an error whose status it knows once more, so that a `%` in it comes out
-/// as `%!(NOVERB)` (errdefs/grpc.go `ToGRPC`); it leaves UNKNOWN, which is what its own shim gives, as it is.
+/// containerd 1.x formats the message of an error whose status it knows once more, so that a `%` in it comes
+/// out as `%!(NOVERB)` (errdefs/grpc.go `ToGRPC`); it leaves UNKNOWN, which is what its own shim gives, as it
+/// is.
 fn status_of(code: &str, legacy: bool) -> Code {
     match code {
         _ if legacy => Code::UNKNOWN,

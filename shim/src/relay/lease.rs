@@ -15,9 +15,9 @@ use super::job::{Job, Purpose};
 /// How soon, and at last how often, a cgroup is looked at again that outlived its init.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LATER_LOOK: Duration = Duration::from_secs(1);
-/// How long a container must live before its init is recorded. While the relay lives it is the lease's maker and
-/// knows the init itself, so there is no haste; and a container that is over by then, or still starting, is spared a
-/// process that would run beside `runc start`.
+/// How long a container must live before its init is recorded. While the relay lives it is the lease's maker
+/// and knows the init itself, so there is no haste; and a container that is over by then, or still starting,
+/// is spared a process that would run beside `runc start`.
 const SETTLED: Duration = Duration::from_millis(50);
 
 /// The container's first process.
@@ -108,8 +108,8 @@ impl Relay {
         }
     }
 
-    /// Opens what an update has closed, for a call. The lease must name the init for that, so it learns it now. Returns whether
-    /// anything is done: a lease that ends needs nothing.
+    /// Opens what an update has closed, for a call. The lease must name the init for that, so it learns it
+    /// now. Returns whether anything is done: a lease that ends needs nothing.
     pub(super) fn reopen(&mut self, id: &str, call: u64) -> bool {
         let Some(lease) = self.leases.get_mut(id).filter(|lease| !lease.releasing) else { return false };
         let activation = lease.activation.take().map(|(_, pid)| Step::Activate(pid));

@@ -1,5 +1,5 @@
-//! One connection of a client, paired with one of our own to the stock shim. Frames go through untouched; only
-//! a request that may be ours is held until it is complete.
+//! One connection of a client, paired with one of our own to the stock shim. Frames go through untouched;
+//! only a request that may be ours is held until it is complete.
 
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::Shutdown;
@@ -16,8 +16,8 @@ use crate::request::{Verdict, verdict};
 /// A buffer that has grown beyond this is given back when it is empty.
 const KEEP: usize = 4096;
 
-/// Bytes on their way to a socket that does not take them yet. Nothing is read for it until it is empty, so it
-/// holds at most what one read gave, one held request and the answers of our own.
+/// Bytes on their way to a socket that does not take them yet. Nothing is read for it until it is empty, so
+/// it holds at most what one read gave, one held request and the answers of our own.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
@@ -222,8 +222,8 @@ impl Pair {
         }
     }
 
-    /// Whether a frame of the stock shim's is an answer that is held. One that is longer than ttrpc allows is not kept; it
-    /// goes through, as it would without us.
+    /// Whether a frame of the stock shim's is an answer that is held. One that is longer than ttrpc allows is
+    /// not kept; it goes through, as it would without us.
     fn holds(&self, header: MessageHeader) -> bool {
         header.type_ == MESSAGE_TYPE_RESPONSE
             && header.length as usize <= MESSAGE_LENGTH_MAX

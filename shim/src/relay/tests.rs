@@ -1,4 +1,5 @@
-//! The relay between a fake containerd and a fake stock shim, over real sockets; the engine is a shell script.
+//! The relay between a fake containerd and a fake stock shim, over real sockets; the engine is a shell
+//! script.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -60,7 +61,8 @@ impl Bench {
         Self { folder, stock, relay: std::thread::spawn(move || relay.serve()) }
     }
 
-    /// One with a client: also the control connection, the client, and its pair's connection as the stock shim sees it.
+    /// One with a client: also the control connection, the client, and its pair's connection as the stock
+    /// shim sees it.
     fn with_client(engine: &str) -> (Self, UnixStream, UnixStream, UnixStream) {
         let bench = Self::new(engine);
         let control = bench.stock.recv().unwrap();
@@ -124,8 +126,8 @@ fn become_script(folder: &Path, work: Work, result: File) -> anyhow::Result<()> 
         Work::Reopen { namespace, id } => format!("-namespace {namespace} -id {id}"),
         Work::ReleaseContainer { namespace, id } => format!("-namespace {namespace} -id {id}"),
     };
-    // The shell reads the script. As a program it could not be run while another test's child still has it open for
-    // writing (ETXTBSY).
+    // The shell reads the script. As a program it could not be run while another test's child still has it
+    // open for writing (ETXTBSY).
     let mut shell = Command::new("sh");
     let shell = shell.arg(folder.join("engine")).args(words.split(' ')).arg(name).stdout(result);
     Err(shell.exec().into())

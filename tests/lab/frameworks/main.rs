@@ -1,6 +1,6 @@
-//! Programs that people run on GPUs, as they come from their makers, under a share: `make frameworks`. They run over the
-//! simulated driver, which computes nothing: what is looked at is what they see, what they may allocate, which error they
-//! get, and that they run on after it.
+//! Programs that people run on GPUs, as they come from their makers, under a share: `make frameworks`. They
+//! run over the simulated driver, which computes nothing: what is looked at is what they see, what they may
+//! allocate, which error they get, and that they run on after it.
 
 use std::process::ExitCode;
 

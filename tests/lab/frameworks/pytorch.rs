@@ -114,7 +114,8 @@ fn two_gpus() {
 fn under_fgpu_run() {
     write_program();
     let packages = format!("PYTHONPATH={FRAMEWORKS}/site");
-    // The simulated driver's nodes are in a folder of their own; and processes of PyTorch share through /dev/shm.
+    // The simulated driver's nodes are in a folder of their own; and processes of PyTorch share through
+    // /dev/shm.
     let nodes = "mkdir -p /run/nvidia-sim /run/lab/dev /run/lab/work && \
         mount -t overlay -o lowerdir=/opt/fgpu-sim/dev:/dev,upperdir=/run/lab/dev,workdir=/run/lab/work overlay /dev && \
         mount -t tmpfs shm /dev/shm && exec \"$@\"";

@@ -1,5 +1,5 @@
-//! Bundles, and containers made of them by runc or crun alone: no engine stands between a test and the runtime, so
-//! it can say what no engine lets it say, and see what the runtime itself says.
+//! Bundles, and containers made of them by runc or crun alone: no engine stands between a test and the
+//! runtime, so it can say what no engine lets it say, and see what the runtime itself says.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -104,8 +104,8 @@ impl Bundle {
         name
     }
 
-    /// `run`: creates and starts it, waits for its end and deletes it. The output is what the command printed, or if it
-    /// was not even started, what the runtime said.
+    /// `run`: creates and starts it, waits for its end and deletes it. The output is what the command
+    /// printed, or if it was not even started, what the runtime said.
     #[track_caller]
     pub fn run(mut self, words: &[&str]) -> Output {
         let name = self.command(words);
@@ -183,7 +183,8 @@ impl Bundle {
         made().push((self.runtime.clone(), self.id.clone()));
     }
 
-    /// A created container keeps its runtime's standard streams: files, as a pipe would stay open as long as it lives.
+    /// A created container keeps its runtime's standard streams: files, as a pipe would stay open as long as
+    /// it lives.
     #[track_caller]
     fn call(&self, words: &[&str]) -> Output {
         let [out, err] = ["out", "err"].map(|name| self.path.join(name));

@@ -12,9 +12,9 @@ pub fn start() {
     run([&LOG[..], &["--start"]].concat()).ok();
 }
 
-/// Checks what was called since [`start`]: the simulated driver has all of it, each function has a class in the table
-/// of what the quota libraries wrap, and whatever took memory is counted by them. Gives the lines of the log, `KIND NAME CALLS
-/// CHARGES`.
+/// Checks what was called since [`start`]: the simulated driver has all of it, each function has a class in
+/// the table of what the quota libraries wrap, and whatever took memory is counted by them. Gives the lines
+/// of the log, `KIND NAME CALLS CHARGES`.
 #[track_caller]
 pub fn assert_known() -> Vec<String> {
     let log: Vec<_> = run(LOG).ok().lines().map(str::to_owned).collect();

@@ -1,8 +1,8 @@
 //! What a container's process prints, through files.
 //!
 //! A container engine copies a container's output from pipe to pipe, and under load one in some hundred short
-//! runs comes out empty, with plain runc as with anything else. So tests that look at output have it written into
-//! a folder bound into the container.
+//! runs comes out empty, with plain runc as with anything else. So tests that look at output have it written
+//! into a folder bound into the container.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -43,7 +43,8 @@ impl Folder {
         (name, head.into_iter().chain(command.iter().cloned()).collect())
     }
 
-    /// Puts what the command wrote into the place of what the engine's client printed, if it was started at all.
+    /// Puts what the command wrote into the place of what the engine's client printed, if it was started at
+    /// all.
     pub(crate) fn collect(&self, name: &str, mut output: Output) -> Output {
         let read = |stream| fs::read(self.0.join(format!("{name}.{stream}")));
         if let (Ok(out), Ok(err)) = (read("out"), read("err")) {

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Seconds after which a command, or an event, is given up: far above what any takes, so that a hang is a failure and not
-/// the end of the run.
+/// Seconds after which a command, or an event, is given up: far above what any takes, so that a hang is a
+/// failure and not the end of the run.
 const PATIENCE: u64 = 300;
 
 /// What came of a command.

@@ -11,8 +11,9 @@ use crate::docker;
 /// Whether there may be a container to remove.
 static USED: AtomicBool = AtomicBool::new(false);
 
-/// `ctr run` of one of the lab's images in containerd's `default` namespace, as a container called `id`. `options`
-/// stand before the image. The output is what the command printed, or if it was not even started, what ctr said.
+/// `ctr run` of one of the lab's images in containerd's `default` namespace, as a container called `id`.
+/// `options` stand before the image. The output is what the command printed, or if it was not even started,
+/// what ctr said.
 #[track_caller]
 pub fn container(image: &str, id: &str, options: &[&str], command: &[&str]) -> Output {
     let folder = Folder::new();

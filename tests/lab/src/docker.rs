@@ -51,8 +51,8 @@ impl Run {
         self
     }
 
-    /// Runs it to its end and removes it. The output is what the command printed, or if it was not even started,
-    /// what Docker said.
+    /// Runs it to its end and removes it. The output is what the command printed, or if it was not even
+    /// started, what Docker said.
     #[track_caller]
     pub fn run(self) -> Output {
         let folder = Folder::new();
@@ -195,7 +195,8 @@ pub fn remove_all() {
             return true;
         }
         let output = run(["docker", "rm", "--force"].into_iter().chain(ids));
-        // One that a killed daemon had left half removed may vanish meanwhile, and one that has ended remove itself.
+        // One that a killed daemon had left half removed may vanish meanwhile, and one that has ended remove
+        // itself.
         let vanishes = ["No such container", "is already in progress"];
         let vanishes = vanishes.iter().any(|words| output.stderr.contains(words));
         assert!(output.status == 0 || vanishes, "{}", output.story());

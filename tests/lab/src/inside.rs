@@ -1,7 +1,7 @@
 //! Serving tests inside an environment.
 //!
-//! A request is a line with a test's name, an answer a line of JSON: `{"failure":null}` or `{"failure":"why"}`.
-//! The first line, `{"ready":true}`, says that the environment is up.
+//! A request is a line with a test's name, an answer a line of JSON: `{"failure":null}` or
+//! `{"failure":"why"}`. The first line, `{"ready":true}`, says that the environment is up.
 
 use std::io::{self, BufRead, Write};
 use std::panic::{self, AssertUnwindSafe};
@@ -102,7 +102,8 @@ fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
     PANICS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Runs a test and what must hold after every test. Says what failed, and whether the next test finds nothing of it.
+/// Runs a test and what must hold after every test. Says what failed, and whether the next test finds nothing
+/// of it.
 fn run(tests: &[Test], name: &str) -> (Option<String>, bool) {
     let case = |test: &Test| {
         test.cases().into_iter().find(|(full, _)| full == name).map(|(_, front_end)| (*test, front_end))
@@ -126,7 +127,8 @@ fn run(tests: &[Test], name: &str) -> (Option<String>, bool) {
     (failure, tidy)
 }
 
-/// Leaves nothing for the next test. After a test that passed, a lease that outlives every container is a leak.
+/// Leaves nothing for the next test. After a test that passed, a lease that outlives every container is a
+/// leak.
 fn tidy(passed: bool) {
     daemons::start();
     docker::remove_all();

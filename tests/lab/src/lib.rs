@@ -1,11 +1,11 @@
 //! What the lab's tests stand on; see README.md.
 //!
 //! One program, two places. *Outside*, on the machine itself, it is a test runner: [`outside`] enters the
-//! environments and asks a copy of itself there to run one test after another. *Inside*, [`inside`] serves those
-//! requests, and everything else here drives Docker, containerd and the node.
+//! environments and asks a copy of itself there to run one test after another. *Inside*, [`inside`] serves
+//! those requests, and everything else here drives Docker, containerd and the node.
 //!
-//! What drives the node panics when the node does not do as it should, with the command and its output: its only
-//! callers are tests.
+//! What drives the node panics when the node does not do as it should, with the command and its output: its
+//! only callers are tests.
 
 #![forbid(unsafe_code)]
 

@@ -87,8 +87,8 @@ fn allocations() -> Option<Value> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => panic!("cannot read {LEASES}: {error}"),
     };
-    // A reader that does not take the lock may see two changes pass while it reads, and with them half of each: what it
-    // reads twice in a row is whole.
+    // A reader that does not take the lock may see two changes pass while it reads, and with them half of
+    // each: what it reads twice in a row is whole.
     let mut tries = 0;
     loop {
         let text = read()?;
@@ -145,14 +145,16 @@ pub fn leases() -> Vec<Lease> {
         .collect()
 }
 
-/// The process ids of the inits that leases name by now: one may be recorded a moment after its container started.
+/// The process ids of the inits that leases name by now: one may be recorded a moment after its container
+/// started.
 #[track_caller]
 pub fn inits() -> Vec<i32> {
     let init = |lease: &Value| i32::try_from(lease["init"]["pid"].as_i64()?).ok();
     raw_leases().iter().filter_map(init).collect()
 }
 
-/// Waits until every lease names its container's init: what writes to the state directory for a start is over then.
+/// Waits until every lease names its container's init: what writes to the state directory for a start is over
+/// then.
 #[track_caller]
 pub fn wait_until_recorded() {
     wait_until("the records of inits", || raw_leases().iter().all(|lease| lease["init"]["pid"].is_i64()));

@@ -32,7 +32,8 @@ pub enum Fgpu {
     Installed,
     /// Nothing but the packages of `make packages`, in [`PACKAGES`].
     Packages,
-    /// It is installed and configured, and there are programs from elsewhere that use GPUs, in [`FRAMEWORKS`].
+    /// It is installed and configured, and there are programs from elsewhere that use GPUs, in
+    /// [`FRAMEWORKS`].
     Frameworks,
 }
 
@@ -136,8 +137,8 @@ impl Drop for Room {
 fn serve(environment: Environment, requests: &Receiver<Request>) {
     let mut visit: Option<Result<Visit, String>> = None;
     for (test, answer) in requests {
-        // One that cannot be entered twice is not tried again for each test; one that broke down is, and one in which a
-        // test left what the next would stumble over.
+        // One that cannot be entered twice is not tried again for each test; one that broke down is, and one
+        // in which a test left what the next would stumble over.
         let begin = || Visit::begin(environment).or_else(|_| Visit::begin(environment));
         let result = match visit.get_or_insert_with(begin) {
             Err(why) => Err(why.clone()),

@@ -15,8 +15,8 @@ pub fn current() -> String {
     path.to_owned()
 }
 
-/// A package of the past, under a lower version than the current one: what `packaging/previous` built, if it did, else the
-/// current one.
+/// A package of the past, under a lower version than the current one: what `packaging/previous` built, if it
+/// did, else the current one.
 #[track_caller]
 pub fn previous() -> String {
     let built = shell(&format!("ls {PACKAGES}/previous/fgpu_*.deb"));

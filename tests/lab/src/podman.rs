@@ -91,8 +91,8 @@ pub fn podman(words: &[&str]) -> Output {
     run(["env", "PODMAN_IGNORE_CGROUPSV1_WARNING=1", "podman"].iter().chain(words))
 }
 
-/// Removes a container if it is there, and waits until there can be another one of its name: it may be cleaned up meanwhile
-/// by what Podman runs at a container's end.
+/// Removes a container if it is there, and waits until there can be another one of its name: it may be
+/// cleaned up meanwhile by what Podman runs at a container's end.
 #[track_caller]
 pub fn remove(name: &str) {
     podman(&["rm", "--force", "--ignore", "--time", "0", name]).ok();

@@ -14,7 +14,8 @@ pub struct Process {
     pub args: Vec<String>,
 }
 
-/// Every process whose program is `program` (an absolute path) and of whose arguments one contains `argument`.
+/// Every process whose program is `program` (an absolute path) and of whose arguments one contains
+/// `argument`.
 pub fn running(program: &str, argument: &str) -> Vec<Process> {
     naming(argument)
         .into_iter()
@@ -47,11 +48,12 @@ fn naming(argument: &str) -> Vec<Process> {
         .collect()
 }
 
-/// Whether a process lives; one that is dead and not yet waited for does not. One whose main thread alone has ended does:
-/// a killed program of many threads shows so for a moment, and is taken for alive by fgpu, too.
+/// Whether a process lives; one that is dead and not yet waited for does not. One whose main thread alone has
+/// ended does: a killed program of many threads shows so for a moment, and is taken for alive by fgpu, too.
 pub fn lives(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The state stands behind the name, which ends at the last bracket; the number of threads 17 fields later.
+    // The state stands behind the name, which ends at the last bracket; the number of threads 17 fields
+    // later.
     let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
     let mut fields = rest.split(' ');
     match fields.next() {

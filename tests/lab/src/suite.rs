@@ -8,8 +8,8 @@ use libtest_mimic::{Arguments, Trial};
 use crate::inside::{Test, serve};
 use crate::outside::{Environment, Fgpu, INSIDE, Room, make};
 
-/// Runs the tests that the arguments select in each of these environments, or, inside of one, those that it is
-/// asked for. Two neighbours of the environments run side by side.
+/// Runs the tests that the arguments select in each of these environments, or, inside of one, those that it
+/// is asked for. Two neighbours of the environments run side by side.
 pub fn main(tests: &[Test], environments: &[Environment]) -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(INSIDE) {
         return match serve(tests) {
@@ -21,7 +21,8 @@ pub fn main(tests: &[Test], environments: &[Environment]) -> ExitCode {
         };
     }
     let mut arguments = Arguments::from_args();
-    // An environment runs one test at a time, so that tests can count leases; two environments run side by side.
+    // An environment runs one test at a time, so that tests can count leases; two environments run side by
+    // side.
     arguments.test_threads.get_or_insert(2);
     let trials = trials(tests, environments, &arguments);
     // Once and first: where there is no room or no network for it, hundreds of tests would each try and fail.

@@ -1,6 +1,6 @@
-//! NVIDIA's own `nvidia-ctk cdi generate` over the simulated driver: its spec names each GPU and each MIG device, with the nodes
-//! that open it and no others. So the simulated NVML answers what a program of NVIDIA's asks, and fgpu's MIG devices are ones to
-//! others, too.
+//! NVIDIA's own `nvidia-ctk cdi generate` over the simulated driver: its spec names each GPU and each MIG
+//! device, with the nodes that open it and no others. So the simulated NVML answers what a program of
+//! NVIDIA's asks, and fgpu's MIG devices are ones to others, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 type Nodes = BTreeSet<String>;
 
-/// The device nodes of some edits of a spec. What the container sees is the driver root's node of the same path.
+/// The device nodes of some edits of a spec. What the container sees is the driver root's node of the same
+/// path.
 fn nodes(edits: &Value) -> Nodes {
     let nodes = edits["deviceNodes"].as_array().into_iter().flatten();
     let path = |node: &Value| {

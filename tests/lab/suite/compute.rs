@@ -28,7 +28,8 @@ fn share(front_end: FrontEnd, cores: &str, compute: &str) -> Run {
         .annotation("fgpu/device", "0")
 }
 
-/// Percent of the passed time in which a container's kernels ran. A busy machine makes it less, and never more.
+/// Percent of the passed time in which a container's kernels ran. A busy machine makes it less, and never
+/// more.
 #[track_caller]
 fn percent(line: &str) -> u64 {
     assert!(line.starts_with("spin "), "{line}");
@@ -58,7 +59,8 @@ fn two_containers_have_their_own_shares() {
     }
 }
 
-/// Some of them and a share of all SM time have room on one GPU: those take none of it, and none of them stands still.
+/// Some of them and a share of all SM time have room on one GPU: those take none of it, and none of them
+/// stands still.
 fn memory_alone_takes_what_others_leave(front_end: FrontEnd) {
     let script = format!("spin {ALL} 1000000; exec sleep 1000");
     let alone = |memory: &str| {

@@ -59,8 +59,8 @@ fn two_hundred() {
     node::wait_until_free();
 }
 
-/// What a stock shim says when a loaded machine is too slow for it, with runc alone as well: containerd issues 4068
-/// and 11033. Such a container counts as not run, and its lease must go like any other.
+/// What a stock shim says when a loaded machine is too slow for it, with runc alone as well: containerd
+/// issues 4068 and 11033. Such a container counts as not run, and its lease must go like any other.
 const TOO_SLOW: &str = "failed to start io pipe copy";
 
 /// Runs a container to its end, if there is room.

@@ -1,5 +1,5 @@
-//! NVIDIA's own runtime library (libcudart), 12.9 and 13.5, shared, static and with a default stream for each thread, in a share:
-//! the program of tests/driver/cudart uses each of its calls that takes memory.
+//! NVIDIA's own runtime library (libcudart), 12.9 and 13.5, shared, static and with a default stream for each
+//! thread, in a share: the program of tests/driver/cudart uses each of its calls that takes memory.
 
 use std::collections::BTreeMap;
 
@@ -135,7 +135,8 @@ fn memory_of_another_process_counts_once() {
     }
 }
 
-/// Eight programs that fill the share at the same time stay within it, by the driver's own books, and each runs on.
+/// Eight programs that fill the share at the same time stay within it, by the driver's own books, and each
+/// runs on.
 fn processes_share_what_is_granted() {
     let _node = node::simulated(NODE);
     node::gpus();

@@ -1,4 +1,5 @@
-//! A container opens the GPUs of its grant and no other, whatever device rules it brings and whatever nodes it makes.
+//! A container opens the GPUs of its grant and no other, whatever device rules it brings and whatever nodes
+//! it makes.
 
 use fgpu_lab::bundle::{Bundle, bundle, runtimes};
 use fgpu_lab::command::{Output, run};
@@ -19,7 +20,8 @@ pub(crate) const TESTS: &[Test] = &[
 /// Rules of `--device-cgroup-rule` that reach another GPU.
 const RULES: [&str; 6] = ["c 195:* rwm", "c 195:1 rw", "c *:* rwm", "c *:1 rw", "a *:* rwm", "c 195:* r"];
 
-/// Opens nodes of the second GPU and of the first, made by itself, and one of a driver that a wildcard allows besides.
+/// Opens nodes of the second GPU and of the first, made by itself, and one of a driver that a wildcard allows
+/// besides.
 fn script() -> String {
     format!("nodes -m {} {} 10:229", number("/dev/nvidia1"), number("/dev/nvidia0"))
 }
@@ -80,7 +82,8 @@ fn podman_opens_no_other_gpu() {
     assert_nothing_is_left();
 }
 
-/// A hook may also refuse what it cannot take back: with systemd's scopes on v1, or where all is allowed there.
+/// A hook may also refuse what it cannot take back: with systemd's scopes on v1, or where all is allowed
+/// there.
 #[track_caller]
 fn assert_taken_or_refused(output: &Output, others: bool) {
     if output.status == 0 {

@@ -1,11 +1,12 @@
-//! Every code block of the documentation runs: as an administrator would type it, on a machine that has only the package
-//! and the simulated driver.
+//! Every code block of the documentation runs: as an administrator would type it, on a machine that has only
+//! the package and the simulated driver.
 //!
-//! What is missing in the lab stands in `inside/stand-ins`: systemd for the engines, device nodes on the host.
+//! What is missing in the lab stands in `inside/stand-ins`: systemd for the engines, device nodes on the
+//! host.
 //!
-//! What a block is, its fence says: `sh` is run, line by line in a shell of its own, in a folder with the package;
-//! `toml` is a configuration that fgpu takes; `yaml` is a Kubernetes manifest whose annotations fgpu takes; `json` is
-//! JSON; `text` is not to be run (output, other machines). Anything else is a mistake.
+//! What a block is, its fence says: `sh` is run, line by line in a shell of its own, in a folder with the
+//! package; `toml` is a configuration that fgpu takes; `yaml` is a Kubernetes manifest whose annotations fgpu
+//! takes; `json` is JSON; `text` is not to be run (output, other machines). Anything else is a mistake.
 
 use std::fs;
 

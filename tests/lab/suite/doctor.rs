@@ -1,5 +1,5 @@
-//! `fgpu doctor` on a node with real engines: nothing is wrong, then faults are planted, and the mend that it names mends
-//! each.
+//! `fgpu doctor` on a node with real engines: nothing is wrong, then faults are planted, and the mend that it
+//! names mends each.
 
 use std::fs;
 
@@ -121,7 +121,8 @@ fn leases_that_are_not_right() {
         .annotation("fgpu/fraction", "0.25")
         .command(["sleep", "1000"])
         .start();
-    // The relay records the init a moment after the start; it would come upon the damage and keep the file aside first.
+    // The relay records the init a moment after the start; it would come upon the damage and keep the file
+    // aside first.
     wait_until("the record of an init", || !node::inits().is_empty());
     const FILE: &str = "/run/fgpu/allocations.json";
     let mut bytes = fs::read(FILE).expect("there is a lease");

@@ -70,7 +70,8 @@ fn docker_kill(front_end: FrontEnd) {
 fn docker_rm_force(front_end: FrontEnd) {
     let (container, init) = running(front_end);
     container.remove();
-    // It is gone when the command is done, unless dockerd had no more patience: it gives a delete two seconds.
+    // It is gone when the command is done, unless dockerd had no more patience: it gives a delete two
+    // seconds.
     assert_ends(init);
 }
 
@@ -140,8 +141,9 @@ fn shim(program: &str, container: &Container) -> Process {
     })
 }
 
-/// Waits until Docker knows that a container has ended whose shim was killed, and containerd has forgotten it: it tells
-/// Docker first (runtime/v2, `cleanupAfterDeadShim`), and until then there can be no other of this name.
+/// Waits until Docker knows that a container has ended whose shim was killed, and containerd has forgotten
+/// it: it tells Docker first (runtime/v2, `cleanupAfterDeadShim`), and until then there can be no other of
+/// this name.
 #[track_caller]
 fn wait_until_forgotten(container: &Container) {
     container.wait_for_end();
@@ -234,8 +236,9 @@ fn runtime_killed_at_any_moment() {
         // The runtime dies with ours, which the kernel sees to a moment later.
         wait_until("the end of a runtime", || process::serving(&id).is_empty());
         held += node::leases().len();
-        // What containerd and Podman do with a container that they gave up: its processes end, and the runtime that
-        // they know is asked to delete it. A stuck half of runc may be left, which is no concern of the lease.
+        // What containerd and Podman do with a container that they gave up: its processes end, and the
+        // runtime that they know is asked to delete it. A stuck half of runc may be left, which is no concern
+        // of the lease.
         run(["fgpu-runtime", "delete", "--force", &id]);
         run(["runc", "delete", "--force", &id]);
         assert_one_reconcile_clears(&id);
@@ -274,7 +277,8 @@ fn under_fire(program: &str, front_end: FrontEnd) -> usize {
         let _ = client.join().expect("the client ends");
     }
     docker::remove_all();
-    // What the engine ran to clean up may have been hit as well; then a container that it gave up still lives, and holds.
+    // What the engine ran to clean up may have been hit as well; then a container that it gave up still
+    // lives, and holds.
     wait_until("the end of the containers that were given up", || {
         run(["fgpu", "gc"]).ok();
         !node::inits().into_iter().any(process::kill)

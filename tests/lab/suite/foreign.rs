@@ -133,7 +133,8 @@ fn docker_refuses_a_volume_with_a_driver(front_end: FrontEnd) {
     node::wait_until_free();
 }
 
-/// `call` runs a container of Podman's with these options, and `check` judges a refusal by the words that it is to have.
+/// `call` runs a container of Podman's with these options, and `check` judges a refusal by the words that it
+/// is to have.
 fn all_of_them(call: impl Fn(&[&str], &[&str]) -> Output, check: impl Fn(&Output, &[&str])) {
     let quarter = ["--rm", "--annotation", "fgpu/fraction=0.25"];
     let refused = |options: &[&str], words: &[&str]| {

@@ -38,8 +38,8 @@ pub(crate) fn number(path: &str) -> String {
     run(["stat", "--format", "%Hr:%Lr", &format!("/opt/fgpu-sim{path}")]).ok().to_owned()
 }
 
-/// Checks from inside all that a container with 0.25 of GPU 0 has, and what it has not. `print` runs a shell script in
-/// it.
+/// Checks from inside all that a container with 0.25 of GPU 0 has, and what it has not. `print` runs a shell
+/// script in it.
 #[track_caller]
 pub(crate) fn assert_has_quarter_of_first(mut print: impl FnMut(&str) -> Output) {
     let gpus = node::gpus();
@@ -325,8 +325,8 @@ pub(crate) fn poststop(state: &Value) {
     shell(&format!("{HOOK} poststop </run/lab/state")).ok();
 }
 
-/// What a hostile environment has: programs in front of everybody else's, and libraries that no dynamic program
-/// survives.
+/// What a hostile environment has: programs in front of everybody else's, and libraries that no dynamic
+/// program survives.
 const HOSTILE: &str = r#"
     mkdir -p /run/lab/hostile/cwd && cd /run/lab/hostile
     for name in fgpu fgpu-hook runc crun nvidia-smi nvidia-modprobe ldconfig sh mount; do

@@ -1,5 +1,5 @@
-//! Hooks beside ours that fail, are missing, or kill the runtime or conmon: at most one reconcile later nothing of a
-//! grant is left.
+//! Hooks beside ours that fail, are missing, or kill the runtime or conmon: at most one reconcile later
+//! nothing of a grant is left.
 
 use std::fs;
 
@@ -41,8 +41,8 @@ fn failures_around_the_hook() {
             node::only_lease();
             container.runtime(&["start"]);
             assert_cleared(&container, &format!("{runtime}, {bad:?} at startContainer"));
-            // A runtime need not run poststop after a poststart hook that failed (runc issue 5182, crun issue 2047).
-            // runc up to 1.2 runs it at create already.
+            // A runtime need not run poststop after a poststart hook that failed (runc issue 5182, crun issue
+            // 2047). runc up to 1.2 runs it at create already.
             let container = half(runtime).fgpu("createRuntime").hook("poststart", bad);
             if container.create().status == 0 {
                 container.runtime(&["start"]);

@@ -1,8 +1,9 @@
 //! States as CRI-O writes them, given to the hook at the moment at which it would: a container of the same
 //! id, bundle and root, made by the runtime, waits for its createRuntime hook.
 //!
-//! The cases are files (testdata/crio) with the fields and annotations that CRI-O 1.37 writes, seen with runc and crun; only the
-//! pid is replaced by the container's own. CRI-O itself is in no Debian suite, so the lab has none.
+//! The cases are files (testdata/crio) with the fields and annotations that CRI-O 1.37 writes, seen with runc
+//! and crun; only the pid is replaced by the container's own. CRI-O itself is in no Debian suite, so the lab
+//! has none.
 
 use std::fs;
 use std::path::Path;

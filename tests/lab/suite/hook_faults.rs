@@ -1,7 +1,7 @@
 //! Whatever fails or is killed around the hook, at most one reconcile later nothing of a grant is left.
 //!
-//! No step is hit by luck: `strace` kills or stops the hook at a system call that is named by its number, after a run
-//! that shows which there are.
+//! No step is hit by luck: `strace` kills or stops the hook at a system call that is named by its number,
+//! after a run that shows which there are.
 
 use std::collections::HashMap;
 use std::fs;
@@ -30,8 +30,8 @@ const TRACE: &str = "/run/lab/trace";
 /// What a hook below `strace` prints: it is no child of the runtime then.
 const SAID: &str = "/run/lab/hook.err";
 
-/// System calls that change something outside of the process, and its end. Between two of them it makes no difference
-/// at which instruction it is killed.
+/// System calls that change something outside of the process, and its end. Between two of them it makes no
+/// difference at which instruction it is killed.
 const CHANGES: [&str; 21] = [
     "mkdir",
     "mkdirat",
@@ -72,8 +72,8 @@ fn steps() -> Vec<Step> {
     steps.collect()
 }
 
-/// The steps of a hook that makes a container. The first container of a node makes folders that are there for all others,
-/// so the steps are those of the second.
+/// The steps of a hook that makes a container. The first container of a node makes folders that are there for
+/// all others, so the steps are those of the second.
 fn steps_of_a_create(runtime: &str) -> Vec<Step> {
     let first = half(runtime).fgpu("createRuntime");
     first.create().ok();
@@ -123,8 +123,8 @@ fn traced(stage: &str) -> Vec<String> {
 #[track_caller]
 pub(crate) fn assert_cleared(container: &Bundle, what: &str) {
     container.runtime(&["delete", "--force"]);
-    // What is left of a container whose runtime was killed ends when it sees that; as long as it lives it holds. A process
-    // that is ending has left its cgroup already.
+    // What is left of a container whose runtime was killed ends when it sees that; as long as it lives it
+    // holds. A process that is ending has left its cgroup already.
     let inits = node::inits();
     wait_until(&format!("the end of what is left: {what}"), || {
         processes(&container.id).is_empty() && !inits.iter().any(|init| process::lives(*init))
@@ -132,7 +132,8 @@ pub(crate) fn assert_cleared(container: &Bundle, what: &str) {
     run(["fgpu", "gc"]).ok();
     assert_eq!(node::leases(), [], "{what}");
     assert_nothing_is_left();
-    // A killed runtime may leave the cgroup, with what it and we allowed there; who uses it next decides anew.
+    // A killed runtime may leave the cgroup, with what it and we allowed there; who uses it next decides
+    // anew.
     let name = format!("*{}*", container.id);
     let left = run(["find", "/sys/fs/cgroup", "-type", "d", "-name", &name]);
     if !left.stdout.trim().is_empty() {
@@ -250,9 +251,9 @@ fn runtime_killed_at_any_moment() {
     assert!(held > 0, "some were killed while there was a lease");
 }
 
-/// Ends what a killed runtime left for good. crun 1.21 that is killed before it has written down its container leaves an init that waits
-/// for ever and of which its `delete` knows nothing: eight of a thousand creates that are killed, without us as well. Until somebody ends
-/// it, it has what it was given.
+/// Ends what a killed runtime left for good. crun 1.21 that is killed before it has written down its
+/// container leaves an init that waits for ever and of which its `delete` knows nothing: eight of a thousand
+/// creates that are killed, without us as well. Until somebody ends it, it has what it was given.
 fn end_orphans(container: &Bundle) {
     container.runtime(&["delete", "--force"]);
     let orphans = processes(&container.id);

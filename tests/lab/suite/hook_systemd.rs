@@ -1,9 +1,9 @@
-//! Containers whose cgroup is a scope of systemd's, which keeps a device list of its own: it applies that anew on
-//! `daemon-reload`, and what a hook had allowed behind its back would be gone ("Failed to initialize NVML: Unknown
-//! Error", nvidia-container-toolkit issue 48).
+//! Containers whose cgroup is a scope of systemd's, which keeps a device list of its own: it applies that
+//! anew on `daemon-reload`, and what a hook had allowed behind its back would be gone ("Failed to initialize
+//! NVML: Unknown Error", nvidia-container-toolkit issue 48).
 //!
-//! Not in forky on cgroup v1, which its systemd knows no more; and on v1 not with crun, which refuses the hierarchies
-//! that systemd mounts there.
+//! Not in forky on cgroup v1, which its systemd knows no more; and on v1 not with crun, which refuses the
+//! hierarchies that systemd mounts there.
 
 use fgpu_lab::bundle::{bundle, runtimes};
 use fgpu_lab::command::{Output, wait_until};
@@ -42,7 +42,8 @@ fn assert_survives(systemd: &Systemd, scope: &str, mut print: impl FnMut(&str) -
     assert_has_quarter_of_first(&mut print);
     let show = systemd.run(&["systemctl", "show", "--property", "DevicePolicy,DeviceAllow", scope]);
     let node = format!("DeviceAllow=/dev/char/{} rw", number("/dev/nvidia0"));
-    // crun 1.28 limits devices in a cgroup below the scope, which systemd does not know; the scope itself is open.
+    // crun 1.28 limits devices in a cgroup below the scope, which systemd does not know; the scope itself is
+    // open.
     let open = show.ok() == "DevicePolicy=auto" && scope_has_child(systemd, scope);
     assert!(open || show.ok().lines().any(|line| line == node), "no {node}: {}", show.story());
     for change in [

@@ -70,7 +70,8 @@ fn podman_with_user_namespace_works() {
     }
 }
 
-/// A runtime that may make no node mounts what the host has at its path; the driver's are below a root of their own here.
+/// A runtime that may make no node mounts what the host has at its path; the driver's are below a root of
+/// their own here.
 fn the_runtime_works_in_a_user_namespace() {
     assert!(!Path::new("/dev/nvidiactl").exists(), "the host's /dev has none");
     for runtime in runtimes() {

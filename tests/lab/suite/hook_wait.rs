@@ -1,5 +1,5 @@
-//! A hook that waits for room when its container, its runtime or its engine is ended; and what is left when nobody starts a
-//! container that has its share.
+//! A hook that waits for room when its container, its runtime or its engine is ended; and what is left when
+//! nobody starts a container that has its share.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

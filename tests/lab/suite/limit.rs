@@ -145,8 +145,8 @@ fn read_only_container_works() {
     assert_filled(output.ok(), granted());
 }
 
-/// What the driver takes for a context is measured once, by `fgpu inventory --refresh`, and is part of the grant: three
-/// processes that fill a share stand no higher in the driver's own books than was granted.
+/// What the driver takes for a context is measured once, by `fgpu inventory --refresh`, and is part of the
+/// grant: three processes that fill a share stand no higher in the driver's own books than was granted.
 fn contexts_count_for_what_they_take() {
     const CONTEXT: u64 = 520 << 20;
     let _node = node::simulated("h100-80-x2-context.toml");

@@ -1,5 +1,5 @@
-//! What `fgpu doctor` says that mends a fault, followed to the letter below a real systemd, where the command tests of the
-//! doctor cannot follow it: packages, units and mounts. (A `reboot` is followed nowhere.)
+//! What `fgpu doctor` says that mends a fault, followed to the letter below a real systemd, where the command
+//! tests of the doctor cannot follow it: packages, units and mounts. (A `reboot` is followed nowhere.)
 
 use std::fs;
 

@@ -86,8 +86,8 @@ fn own_of_second(first: &[(String, String)]) -> Vec<(String, String)> {
     capabilities().into_iter().filter(|one| !first.contains(one)).collect()
 }
 
-/// Checks from inside that a container has so many devices, with these capabilities and no other; gives the devices' lines
-/// of `nvidia-smi -L`.
+/// Checks from inside that a container has so many devices, with these capabilities and no other; gives the
+/// devices' lines of `nvidia-smi -L`.
 #[track_caller]
 fn assert_has_devices(
     exec: impl Fn(&[&str]) -> Output,
@@ -160,8 +160,9 @@ fn a_slow_driver_holds_up_no_other_container() {
 
 /// Containers of all profiles on eight GPUs, four at a time. `FGPU_LAB_MIG_CHURN` says how many.
 ///
-/// What they print is read from files (`capture.rs`): of 500 containers under plain runc, without fgpu, Docker's client
-/// printed nothing for one that had ended well and whose file had everything; of 1,000 with slices it lost none of the files.
+/// What they print is read from files (`capture.rs`): of 500 containers under plain runc, without fgpu,
+/// Docker's client printed nothing for one that had ended well and whose file had everything; of 1,000 with
+/// slices it lost none of the files.
 fn churn_leaves_no_instance() {
     const PROFILES: [&str; 6] = ["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
     let _node = node::simulated("h100-80-x8-mig.toml");

@@ -20,8 +20,8 @@ pub(crate) const TESTS: &[Test] =
 /// Sends a notification (sd_notify(3)), and waits until it has been handed on.
 const NOTIFY: &str = r#"socket(my $s, 1, 2, 0) or die; send($s, "READY=1", 0, pack("S a*", 1, $ENV{NOTIFY_SOCKET})) or die; sleep 1"#;
 
-/// What a service manager gets of a container that says it is ready: each variable, and whether the main process of the unit
-/// sent it. `run` is in the foreground, as in a unit.
+/// What a service manager gets of a container that says it is ready: each variable, and whether the main
+/// process of the unit sent it. `run` is in the foreground, as in a unit.
 #[track_caller]
 fn notified(program: &str, share: bool) -> Vec<(String, bool)> {
     let (socket, main) = ("/run/lab/notify.sock", "/run/lab/notify.main");

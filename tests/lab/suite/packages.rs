@@ -25,8 +25,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::packaged("packages::state_has_a_file_system_of_its_own", state_has_a_file_system_of_its_own),
 ];
 
-/// Every file, folder and link of the root file system with its mode, owner and content, but what runs, what engines
-/// store, and the records of dpkg and apt that every installation changes.
+/// Every file, folder and link of the root file system with its mode, owner and content, but what runs, what
+/// engines store, and the records of dpkg and apt that every installation changes.
 #[track_caller]
 fn listing() -> BTreeSet<String> {
     let left_out = [
@@ -267,8 +267,8 @@ struct Script<'a> {
     back: &'a [&'a str],
 }
 
-/// dpkg and the script of ours that it runs, killed before each command of the script; what an administrator does then
-/// ends well.
+/// dpkg and the script of ours that it runs, killed before each command of the script; what an administrator
+/// does then ends well.
 fn dpkg_killed_at_every_command() {
     let before = listing();
     let package = install(&current());
@@ -347,11 +347,13 @@ fn state_has_a_file_system_of_its_own() {
     for option in ["tmpfs", "nosuid", "nodev", "noexec", "mode=755", "size=524288k"] {
         assert!(options.contains(option), "{option} in {options}");
     }
-    // The timer's service, which sees little else of the node, works in it: a folder of no lease goes with its mounts.
+    // The timer's service, which sees little else of the node, works in it: a folder of no lease goes with
+    // its mounts.
     let gc = || systemd.run(&["systemctl", "start", "fgpu-gc.service"]).ok().to_owned();
     gc();
     systemd.run(&["test", "-e", "/run/fgpu/lock"]).ok();
-    // Refused, since there is no device node beside this systemd; a state that has been used has a file of leases.
+    // Refused, since there is no device node beside this systemd; a state that has been used has a file of
+    // leases.
     systemd.run(&["fgpu", "run", "--fraction=0.25", "true"]).refused();
     systemd.run(&["test", "-e", "/run/fgpu/allocations.json"]).ok();
     let orphan = "/run/fgpu/containers/00112233445566778899aabbccddeeff";

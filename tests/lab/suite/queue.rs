@@ -108,7 +108,8 @@ fn a_killed_waiter_leaves_the_queue(front_end: FrontEnd) {
     started(next);
 }
 
-/// Docker itself does not let go of a container that it is creating: `docker rm`, `stop` and `kill` wait for it.
+/// Docker itself does not let go of a container that it is creating: `docker rm`, `stop` and `kill` wait for
+/// it.
 fn a_release_ends_a_wait(front_end: FrontEnd) {
     let whole = asking(front_end, "1", "0").start();
     let (first, second) = (waiting(front_end, "1"), waiting(front_end, "0.5"));
@@ -126,9 +127,10 @@ fn a_release_ends_a_wait(front_end: FrontEnd) {
     whole.remove();
 }
 
-/// A kubelet gives a call up when its pod is deleted: nobody is granted anything for it then. Below the stock shim the
-/// runtime is not told. But containerd tries to delete the container, for five seconds (`cleanupTimeout`), and then
-/// closes its connection, and the shim kills the runtime of a connection that is gone (ttrpc, server.go `run`).
+/// A kubelet gives a call up when its pod is deleted: nobody is granted anything for it then. Below the stock
+/// shim the runtime is not told. But containerd tries to delete the container, for five seconds
+/// (`cleanupTimeout`), and then closes its connection, and the shim kills the runtime of a connection that is
+/// gone (ttrpc, server.go `run`).
 fn a_pod_that_gives_up_leaves_the_queue(front_end: FrontEnd) {
     let whole = asking(FrontEnd::Shim, "1", "0").start();
     let asked = [("fgpu/fraction", "1"), ("fgpu/device", "0"), ("fgpu/wait", "5m")];

@@ -91,7 +91,8 @@ fn there_must_be_room() {
     assert_eq!(node::only_lease().shares[0].2, 600_000);
 }
 
-/// A container that starts again asks for what its annotations say: only its engine keeps anything of it over its end.
+/// A container that starts again asks for what its annotations say: only its engine keeps anything of it over
+/// its end.
 fn restart_asks_anew(front_end: FrontEnd) {
     let container = docker::container("debian13").under(front_end).annotation("fgpu/fraction", "0.25");
     let container = container.command(["sleep", "1000"]).start();

@@ -1,5 +1,5 @@
-//! No road around the limit that takes no effort: neither an environment, nor the data of an image, nor what root of a container
-//! renames leads to a driver library that is not limited.
+//! No road around the limit that takes no effort: neither an environment, nor the data of an image, nor what
+//! root of a container renames leads to a driver library that is not limited.
 
 use std::fs;
 
@@ -108,7 +108,8 @@ fn no_data_of_an_image_leads_around(front_end: FrontEnd) {
     const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
     let hwcaps =
         |folder: &str| format!("mkdir -p {LIBRARIES}/{folder}; cp /driver {LIBRARIES}/{folder}/libcuda.so.1");
-    // Each with a copy of the driver's library, which the image's maker may have, or with links to where ours lies.
+    // Each with a copy of the driver's library, which the image's maker may have, or with links to where ours
+    // lies.
     let scripts = [
         ("cache", "mkdir /opt/own; cp /driver /opt/own/libcuda.so.1; echo /opt/own >/etc/ld.so.conf.d/000.conf; ldconfig".to_owned()),
         ("old-place", "mkdir -p /run/fgpu/driver; cp /driver /run/fgpu/driver/libcuda.so.1; echo /run/fgpu/driver >/etc/ld.so.conf.d/000.conf; ldconfig; rm /run/fgpu/driver/*".to_owned()),
@@ -159,8 +160,8 @@ fn nothing_can_be_put_in_the_place_of_the_limits() {
         "! mount -o remount,bind,rw /run/fgpu 2>/dev/null",
     ];
     assert_held(share("debian13", FrontEnd::Shim), &format!("{} && alloc fill", steps.join(" && ")));
-    // A link above the mount is the image's, and can be exchanged. Then the limits are not the mount that was made, and there is
-    // no memory.
+    // A link above the mount is the image's, and can be exchanged. Then the limits are not the mount that was
+    // made, and there is no memory.
     image("debian13", "roads-link", "rm -rf /run && mkdir /r && ln -s /r /run");
     let linked = docker::container_of("roads-link").under(FrontEnd::Shim).annotation("fgpu/fraction", "0.25");
     let container = linked.command(["sleep", "1000"]).start();
@@ -203,7 +204,8 @@ pub(crate) fn files_of_the_node() -> String {
     run(["sh", "-c", sums]).ok().to_owned()
 }
 
-/// `CAP_SYS_ADMIN` takes the read-only flag from any mount of the container. What is below it stays read-only.
+/// `CAP_SYS_ADMIN` takes the read-only flag from any mount of the container. What is below it stays
+/// read-only.
 fn an_administrator_in_a_container_changes_no_file_of_the_node(front_end: FrontEnd) {
     for image in ["debian13", "debian11"] {
         fs::write("/run/lab/victim", "the node's").expect("the lab's own");
@@ -230,15 +232,16 @@ fn an_administrator_in_a_container_changes_no_file_of_the_node(front_end: FrontE
     }
 }
 
-/// With effort a limit can be walked around (docs/tiers.md): who copies a driver into the running container sees the whole GPU.
-/// So the tests above would see a road if there was one.
+/// With effort a limit can be walked around (docs/tiers.md): who copies a driver into the running container
+/// sees the whole GPU. So the tests above would see a road if there was one.
 fn a_copy_of_the_driver_shows_that_a_road_would_be_seen() {
     let script = "mkdir /opt/own; cp /run/fgpu/driver-*/cuda /opt/own/libcuda.so.1; LD_LIBRARY_PATH=/opt/own alloc fill";
     let output = share("debian13", FrontEnd::Shim).command(["sh", "-c", script]).run();
     assert!(crate::limit::number(output.ok(), "bytes=") > 2 * granted(), "{}", output.story());
 }
 
-/// What is mounted in it would be mounted on the host: a container's folder over the node's state, our libraries over its own.
+/// What is mounted in it would be mounted on the host: a container's folder over the node's state, our
+/// libraries over its own.
 fn a_volume_that_shares_its_mounts_is_refused() {
     let before = fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
     run(["mount", "--make-rshared", "/"]).ok();

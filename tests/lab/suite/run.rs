@@ -21,8 +21,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("run::the_host_stays_as_it_was", the_host_stays_as_it_was),
 ];
 
-/// The simulated driver's nodes and its state are in a folder of their own; a real driver has them in /dev and /run,
-/// and so it is for what is run by this.
+/// The simulated driver's nodes and its state are in a folder of their own; a real driver has them in /dev
+/// and /run, and so it is for what is run by this.
 pub(crate) const WITH_NODES: &str = "mkdir -p /run/nvidia-sim && \
     mount -t overlay -o lowerdir=/opt/fgpu-sim/dev:/dev overlay /dev && exec \"$@\"";
 
@@ -180,8 +180,8 @@ fn a_killed_run_leaves_the_command_its_share() {
     assert_eq!(left(), (0, false));
 }
 
-/// The files that a container's mounts lie over are the host's if it has the host's /run; one that is removed takes the mount
-/// along.
+/// The files that a container's mounts lie over are the host's if it has the host's /run; one that is removed
+/// takes the mount along.
 fn gc_takes_no_mount_of_a_container() {
     let quarter = docker::container("debian13").under(FrontEnd::Shim).annotation("fgpu/fraction", "0.25");
     let container = quarter.options(["-v", "/run:/run"]).command(["sleep", "1000"]).start();

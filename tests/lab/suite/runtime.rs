@@ -1,4 +1,5 @@
-//! `fgpu-runtime` with the real runc and crun: whatever way their command line is written, the lease knows the container's init.
+//! `fgpu-runtime` with the real runc and crun: whatever way their command line is written, the lease knows
+//! the container's init.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -27,8 +28,9 @@ pub(crate) const TESTS: &[Test] = &[
 /// Where command lines are run.
 const WORK: &str = "/run/lab/folder";
 
-/// How a container is made: the environment, the folder (`B` is the bundle's, `W` is another), the words of `fgpu-runtime`, and
-/// where the real runtime then has its state. In all of them `B` is the bundle, `I` the id.
+/// How a container is made: the environment, the folder (`B` is the bundle's, `W` is another), the words of
+/// `fgpu-runtime`, and where the real runtime then has its state. In all of them `B` is the bundle, `I` the
+/// id.
 struct Spelling {
     environment: &'static str,
     folder: &'static str,
@@ -264,7 +266,8 @@ fn another_name_keeps_its_share() {
     }
 }
 
-/// Refused with a code if the container asks for a share; else it is the real runtime that says what is wrong.
+/// Refused with a code if the container asks for a share; else it is the real runtime that says what is
+/// wrong.
 fn what_has_no_meaning_is_refused() {
     for runtime in runtimes() {
         let _configured = node::configure(&format!("runtimes = [{runtime:?}]"));
@@ -367,8 +370,8 @@ fn a_killed_runtime_may_leave_a_container() {
     }
 }
 
-/// A wrapper that drops what it does not know, `--pid-file` among it: the runtime is asked. Where it does not answer either,
-/// the share stays until the container is deleted.
+/// A wrapper that drops what it does not know, `--pid-file` among it: the runtime is asked. Where it does not
+/// answer either, the share stays until the container is deleted.
 fn an_init_that_nobody_names_keeps_its_share() {
     run(["mkdir", "-p", "/run/lab/crio"]).ok();
     for (runtime, answers) in [("runc", true), ("crun", true), ("runc", false), ("crun", false)] {

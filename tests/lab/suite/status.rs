@@ -1,4 +1,5 @@
-//! What an administrator sees of a container, and calls it by: its name, what it uses, and what the record says of it.
+//! What an administrator sees of a container, and calls it by: its name, what it uses, and what the record
+//! says of it.
 
 use fgpu_lab::command::{run, wait_until};
 use fgpu_lab::docker;

@@ -1,10 +1,10 @@
-//! A container's resources changed while it runs (`docker update`, `podman update`, a pod's resize in place, `runc update`): its
-//! GPU stays open and others closed. Engines hand on the device rules of the spec, which a hook could not change; runc leaves
-//! them out, crun does not. The front ends open the GPU again at once; where there is only the hook `fgpu gc` does, and its
-//! timer every minute.
+//! A container's resources changed while it runs (`docker update`, `podman update`, a pod's resize in place,
+//! `runc update`): its GPU stays open and others closed. Engines hand on the device rules of the spec, which
+//! a hook could not change; runc leaves them out, crun does not. The front ends open the GPU again at once;
+//! where there is only the hook `fgpu gc` does, and its timer every minute.
 //!
-//! The lab's cgroup v2 has neither cpu nor memory controller, so what sets these is tried on v1; on v2 the runtime is given the
-//! device rules alone. systemd's reloads are in `hook_systemd.rs`.
+//! The lab's cgroup v2 has neither cpu nor memory controller, so what sets these is tried on v1; on v2 the
+//! runtime is given the device rules alone. systemd's reloads are in `hook_systemd.rs`.
 
 use std::fs;
 
@@ -39,7 +39,8 @@ fn of_an_engine() -> Value {
     json!([{"allow": false, "access": "rwm"}, {"allow": true, "type": "c", "access": "m"}])
 }
 
-/// What engines hand to `update`: nothing; the rules of the spec; and where there is a controller, a limit with them.
+/// What engines hand to `update`: nothing; the rules of the spec; and where there is a controller, a limit
+/// with them.
 fn resources(container: &Bundle) -> Vec<Value> {
     let devices = of_an_engine();
     let of_spec = &container.spec["linux"]["resources"]["devices"];
@@ -68,7 +69,8 @@ fn assert_survives_updates(container: &Bundle, gc: impl Fn() -> Output) {
     }
 }
 
-/// crun replaces its device rules by those that it is given; `fgpu gc` adds the grant's again. Nothing is to be done after runc.
+/// crun replaces its device rules by those that it is given; `fgpu gc` adds the grant's again. Nothing is to
+/// be done after runc.
 #[track_caller]
 fn assert_opens_again(mut print: impl FnMut(&str) -> Output, gc: impl Fn() -> Output) {
     let gpu = format!("/dev/nvidia{}", fgpu_lab::node::gpus()[0].minor);
@@ -111,8 +113,8 @@ fn runtime_below_systemd() {
     }
 }
 
-/// The timer's service is in a sandbox of systemd's, in which it may do what it takes on v2. (On v1 crun refuses the hierarchies
-/// that systemd mounts.)
+/// The timer's service is in a sandbox of systemd's, in which it may do what it takes on v2. (On v1 crun
+/// refuses the hierarchies that systemd mounts.)
 fn the_timer_opens_it_again() {
     if is_v1() {
         return;

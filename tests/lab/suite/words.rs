@@ -1,5 +1,5 @@
-//! Other words than fgpu's annotations: other systems' annotations, and variables of the environment, where the node's
-//! configuration opts in.
+//! Other words than fgpu's annotations: other systems' annotations, and variables of the environment, where
+//! the node's configuration opts in.
 
 use fgpu_lab::docker::{self, Run};
 use fgpu_lab::inside::Test;

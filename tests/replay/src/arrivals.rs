@@ -4,8 +4,8 @@ use fastrand::Rng;
 
 use crate::trace::Task;
 
-/// The tasks in an order of chance, and more of them drawn by chance until they ask for `percent` of `capacity`
-/// (thousandths of a GPU), or fewer: as FGD's simulator tunes a workload.
+/// The tasks in an order of chance, and more of them drawn by chance until they ask for `percent` of
+/// `capacity` (thousandths of a GPU), or fewer: as FGD's simulator tunes a workload.
 pub fn arrivals<'a>(tasks: &'a [Task], capacity: u64, percent: u64, rng: &mut Rng) -> Vec<&'a Task> {
     let mut order: Vec<&Task> = tasks.iter().collect();
     rng.shuffle(&mut order);

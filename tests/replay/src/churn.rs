@@ -1,7 +1,9 @@
-//! Arrivals and departures on one node, until it is in balance: what is refused, and how much of what was asked is served.
+//! Arrivals and departures on one node, until it is in balance: what is refused, and how much of what was
+//! asked is served.
 //!
-//! Requests arrive at random (exponential times between them) and stay as long at random. The load is what would be in
-//! use if everything were served, as a part of what there is. A request that finds no room is lost; nobody waits.
+//! Requests arrive at random (exponential times between them) and stay as long at random. The load is what
+//! would be in use if everything were served, as a part of what there is. A request that finds no room is
+//! lost; nobody waits.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -100,8 +102,8 @@ pub fn churn<S: Server>(
     }
 }
 
-/// Lets requests come that stay for ever, until they ask for `percent` of what there is. Returns how much of it is given,
-/// from 0 to 1.
+/// Lets requests come that stay for ever, until they ask for `percent` of what there is. Returns how much of
+/// it is given, from 0 to 1.
 pub fn fill<S: Server>(
     server: &mut S,
     mut ask: impl FnMut(&mut Rng) -> S::Ask,

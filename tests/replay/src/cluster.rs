@@ -1,8 +1,8 @@
 //! A cluster whose machines are chosen as the trace's simulator chooses them, and whose GPUs fgpu chooses.
 //!
-//! The choice of a machine is that of "BestFit" in the Kubernetes scheduler simulator of FGD (Weng et al., USENIX ATC '23):
-//! of those with room for the task's processors, main memory and GPUs the one with the least left, where 128 processors
-//! weigh as much as 8 GPUs, in whole percent; equal ones by name.
+//! The choice of a machine is that of "BestFit" in the Kubernetes scheduler simulator of FGD (Weng et al.,
+//! USENIX ATC '23): of those with room for the task's processors, main memory and GPUs the one with the least
+//! left, where 128 processors weigh as much as 8 GPUs, in whole percent; equal ones by name.
 
 use fgpu_spec::{Policy, Request};
 
@@ -103,9 +103,9 @@ impl Cluster {
         true
     }
 
-    /// How much of what is free the tasks cannot use, from 0 to 1: for each task, as often as it occurs, all that is free
-    /// where it does not fit or asks for no GPU, else what is free on GPUs with too little for it (the fragmentation of
-    /// FGD, section 3).
+    /// How much of what is free the tasks cannot use, from 0 to 1: for each task, as often as it occurs, all
+    /// that is free where it does not fit or asks for no GPU, else what is free on GPUs with too little for
+    /// it (the fragmentation of FGD, section 3).
     pub fn fragmentation(&self, tasks: &[Task]) -> f64 {
         let mut classes = std::collections::BTreeMap::new();
         for task in tasks {

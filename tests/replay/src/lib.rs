@@ -1,7 +1,8 @@
-//! Replays through fgpu's own placement: a public trace of a GPU cluster, and one node that fills and empties.
+//! Replays through fgpu's own placement: a public trace of a GPU cluster, and one node that fills and
+//! empties.
 //!
-//! Test equipment: nothing here is installed. Sizes and rates are floating point, because nothing is granted by them; every
-//! decision is [`fgpu_allocator::place`]'s.
+//! Test equipment: nothing here is installed. Sizes and rates are floating point, because nothing is granted
+//! by them; every decision is [`fgpu_allocator::place`]'s.
 
 #![forbid(unsafe_code)]
 

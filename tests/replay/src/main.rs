@@ -23,8 +23,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A trace of a cluster: tasks arrive and stay until so much is asked for. Machines are chosen as the trace's simulator
-    /// chooses them (best fit), the GPUs of each by fgpu
+    /// A trace of a cluster: tasks arrive and stay until so much is asked for. Machines are chosen as the
+    /// trace's simulator chooses them (best fit), the GPUs of each by fgpu
     Trace {
         /// openb_node_list_gpu_node.csv
         #[arg(long, value_name = "FILE")]

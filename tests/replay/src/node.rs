@@ -7,8 +7,8 @@ use fgpu_spec::{
     Compute, Filter, Gpu, GrantedGpu, Inventory, Isolation, MemoryAsk, Policy, Request, Topology,
 };
 
-/// Memory of each GPU in MiB. A task of the trace says what it needs of a GPU and not how much memory that is, so what
-/// the GPUs have makes no difference.
+/// Memory of each GPU in MiB. A task of the trace says what it needs of a GPU and not how much memory that
+/// is, so what the GPUs have makes no difference.
 const MEMORY_MIB: u64 = 16 << 10;
 
 /// A whole GPU in parts per million.
@@ -97,7 +97,8 @@ impl Node {
         Self { inventory, rules: Rules::default(), held, decisions: Vec::new() }
     }
 
-    /// How much of each GPU is free, in ppm of its SM time. The trace's tasks never ask for less of its memory.
+    /// How much of each GPU is free, in ppm of its SM time. The trace's tasks never ask for less of its
+    /// memory.
     pub fn free(&self) -> impl Iterator<Item = u32> + '_ {
         self.held.iter().map(|held| WHOLE - held.cores_ppm)
     }

@@ -1,7 +1,7 @@
 //! MIG slices of the GPUs of one node, for [`churn`](crate::churn).
 //!
-//! The profiles are those that an H100 with 80 GB reports (spec/testdata), without media extensions; placement has no table
-//! of its own.
+//! The profiles are those that an H100 with 80 GB reports (spec/testdata), without media extensions;
+//! placement has no table of its own.
 
 use std::sync::LazyLock;
 

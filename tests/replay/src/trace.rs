@@ -1,5 +1,5 @@
-//! The trace's two tables, as its README describes them: Alibaba cluster-trace-gpu-v2023, `openb_node_list_gpu_node.csv` and
-//! `openb_pod_list_*.csv`.
+//! The trace's two tables, as its README describes them: Alibaba cluster-trace-gpu-v2023,
+//! `openb_node_list_gpu_node.csv` and `openb_pod_list_*.csv`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,9 @@
-//! Runs a device program without the kernel, which has no way to ask one: `BPF_PROG_TEST_RUN` knows no device programs.
+//! Runs a device program without the kernel, which has no way to ask one: `BPF_PROG_TEST_RUN` knows no device
+//! programs.
 //!
-//! It is asked before anything is changed. What allows the devices already is left alone, and a cgroup that is not
-//! the container's, whose program therefore must not be changed, can be named when it is the one that refuses.
+//! It is asked before anything is changed. What allows the devices already is left alone, and a cgroup that
+//! is not the container's, whose program therefore must not be changed, can be named when it is the one that
+//! refuses.
 
 use fgpu_spec::Node;
 
@@ -94,7 +96,8 @@ fn load(code: u8, context: &[u32; 3], from: usize) -> Option<u64> {
     }
 }
 
-/// `old` and `operand` are asked for only where the operation reads them: a move does not read its destination.
+/// `old` and `operand` are asked for only where the operation reads them: a move does not read its
+/// destination.
 fn arithmetic(code: u8, old: impl Fn() -> Option<u64>, operand: impl Fn() -> Option<u64>) -> Option<u64> {
     let wide = code & 0x07 == class::ALU64;
     let cut = |value: u64| if wide { value } else { value & u64::from(u32::MAX) };

@@ -1,4 +1,5 @@
-//! Instructions as the kernel takes them: every program here is loaded and attached, and a process tries devices.
+//! Instructions as the kernel takes them: every program here is loaded and attached, and a process tries
+//! devices.
 
 use std::path::Path;
 

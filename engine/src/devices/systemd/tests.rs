@@ -144,7 +144,8 @@ fn what_was_taken_away_since_is_not_undone() {
     systemd(&peer).undo(&added).unwrap();
 }
 
-/// Without `/dev/char/M:m`, which systemd before 240 looks up, the node's own path goes along if it is that device.
+/// Without `/dev/char/M:m`, which systemd before 240 looks up, the node's own path goes along if it is that
+/// device.
 #[test]
 fn a_node_is_named_by_its_path_only_where_its_number_is_not_a_file() {
     let folder = tempfile::tempdir().unwrap();

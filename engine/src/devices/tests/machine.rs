@@ -1,8 +1,8 @@
 //! Real cgroups of one version for one test, and a process in them that tries devices.
 //!
-//! Each test has a thread with a mount namespace of its own, in which `/sys/fs/cgroup` is what it asks for, whatever
-//! the machine has there. The hierarchies themselves are the machine's, so a test works in cgroups that it makes
-//! and removes. It takes root.
+//! Each test has a thread with a mount namespace of its own, in which `/sys/fs/cgroup` is what it asks for,
+//! whatever the machine has there. The hierarchies themselves are the machine's, so a test works in cgroups
+//! that it makes and removes. It takes root.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;

@@ -1,7 +1,7 @@
 //! crun's parser: GNU argp with `ARGP_IN_ORDER`, so options end at the first word that is none.
 //!
-//! `--name value`, `--name=value` and every beginning of a name that only one option has; letters may stand together, and a
-//! value may follow its letter at once (`-dbDIR`).
+//! `--name value`, `--name=value` and every beginning of a name that only one option has; letters may stand
+//! together, and a value may follow its letter at once (`-dbDIR`).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use super::{Given, Parsed, Unclear, Verb};
 use crate::runtime::options::{Opt, Tables, Value};
 
-/// The options at the head, how many words they are, and whether one of them ends the program with a word of help.
+/// The options at the head, how many words they are, and whether one of them ends the program with a word of
+/// help.
 struct Head<'a> {
     options: Vec<Given<'a>>,
     length: usize,

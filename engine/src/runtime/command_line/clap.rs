@@ -1,8 +1,8 @@
 //! youki's parser: clap, with its defaults.
 //!
-//! `--name value` and `--name=value`, names in full; letters may stand together, with a value at the end (`-dbDIR`, `-b=DIR`).
-//! Options may stand behind the id, global ones only before the command. An option that is given twice is an error, and so
-//! is a value in the next word that begins with a dash.
+//! `--name value` and `--name=value`, names in full; letters may stand together, with a value at the end
+//! (`-dbDIR`, `-b=DIR`). Options may stand behind the id, global ones only before the command. An option that
+//! is given twice is an error, and so is a value in the next word that begins with a dash.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

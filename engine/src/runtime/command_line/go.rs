@@ -1,8 +1,8 @@
 //! runc's parsers: Go's flag package behind urfave/cli v1 (runc 1.0 to 1.5), and urfave/cli v3 (after).
 //!
-//! One dash or two, `-name value` or `-name=value`, and nothing shorter than a name. v1 moves the options of a command before its
-//! other words (`reorderArgs`) and then reads them up to the first word that is none; v3 takes them wherever they stand, the
-//! global ones behind the command too.
+//! One dash or two, `-name value` or `-name=value`, and nothing shorter than a name. v1 moves the options of
+//! a command before its other words (`reorderArgs`) and then reads them up to the first word that is none; v3
+//! takes them wherever they stand, the global ones behind the command too.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -112,7 +112,8 @@ pub(super) fn parse_v1<'a>(words: &[&'a OsStr], tables: &Tables) -> Result<Parse
     Ok(Parsed { verb, at, options, positional: own[length..].to_vec() })
 }
 
-/// `reorderArgs` of urfave/cli 1.22: options before the rest, each with the word behind it, which may be its value.
+/// `reorderArgs` of urfave/cli 1.22: options before the rest, each with the word behind it, which may be its
+/// value.
 fn reorder<'a>(words: &[&'a OsStr], table: &'static [Opt]) -> Vec<&'a OsStr> {
     let is_option =
         |word: &OsStr| matches!(split(word), Ok(Some((name, _))) if find(&[table], name).is_some());
@@ -157,7 +158,8 @@ pub(super) fn parse_v3<'a>(words: &[&'a OsStr], tables: &Tables) -> Result<Parse
     Ok(Parsed { verb, at, options, positional })
 }
 
-/// `parseFlags` of urfave/cli v3: options wherever they stand, the other words, and where the first command is.
+/// `parseFlags` of urfave/cli v3: options wherever they stand, the other words, and where the first command
+/// is.
 fn anywhere<'a>(
     words: &[&'a OsStr],
     table: &[&'static [Opt]],

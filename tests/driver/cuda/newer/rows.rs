@@ -1,5 +1,6 @@
-//! What NVIDIA's libraries of 555 and later have besides (feature `newer`): the versions of functions that take memory,
-//! as `cuda.h` of CUDA 13.5 declares them. They are not in the list of names of 550, so this is not in `src`.
+//! What NVIDIA's libraries of 555 and later have besides (feature `newer`): the versions of functions that
+//! take memory, as `cuda.h` of CUDA 13.5 declares them. They are not in the list of names of 550, so this is
+//! not in `src`.
 
 use crate::abi::{Address, Failure, Handle, api, get, put};
 use crate::context;

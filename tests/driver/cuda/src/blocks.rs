@@ -1,4 +1,5 @@
-//! Copies of rows and boxes. What lies in arrays is not kept, so a copy from or to one only checks its other end.
+//! Copies of rows and boxes. What lies in arrays is not kept, so a copy from or to one only checks its other
+//! end.
 
 use crate::abi::{Answer, Failure, Handle, api, get};
 use crate::context::Current;
@@ -87,7 +88,8 @@ unsafe fn copy(solid: &Solid, waits: bool) -> Answer {
         for y in 0..solid.height {
             let from = (from + y * from_pitch + z * from_plane) as *const u8;
             let to = (to + y * to_pitch + z * to_plane) as *mut u8;
-            // SAFETY: device memory is memory that this library mapped, and the program says that all rows are there.
+            // SAFETY: device memory is memory that this library mapped, and the program says that all rows
+            // are there.
             unsafe { core::ptr::copy(from, to, solid.width) };
         }
     }

@@ -24,8 +24,8 @@ pub(crate) struct Context {
     flags: u32,
     /// Bytes charged for it.
     bytes: u64,
-    /// Stack, printf buffer and heap, as `CUlimit` numbers them. Nothing here needs a stack, so a context begins
-    /// without one.
+    /// Stack, printf buffer and heap, as `CUlimit` numbers them. Nothing here needs a stack, so a context
+    /// begins without one.
     limits: [usize; 3],
     /// Of a green context: the primary context, to which its memory belongs.
     root: Option<Handle>,

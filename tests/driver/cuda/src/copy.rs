@@ -1,5 +1,6 @@
-//! Copies and fills. Device memory is host memory, so they are what they are on the host; but a synchronous one
-//! waits for the kernels before it, and an address that is not device memory is refused where one must be.
+//! Copies and fills. Device memory is host memory, so they are what they are on the host; but a synchronous
+//! one waits for the kernels before it, and an address that is not device memory is refused where one must
+//! be.
 
 use crate::abi::{Address, Answer, Failure, Handle, api};
 use crate::context::Current;

@@ -1,4 +1,5 @@
-//! The contexts that are current in the calling thread, a stack, and its capture mode: in thread-local storage.
+//! The contexts that are current in the calling thread, a stack, and its capture mode: in thread-local
+//! storage.
 //!
 //! Thread-local storage is reached through the dynamic linker (`__tls_get_addr`, in every libc since the
 //! beginning), because `#[thread_local]` is not stable Rust and pthread keys live in another library in libcs
@@ -37,8 +38,8 @@ global_asm!(
 
 fn with<T>(use_it: impl FnOnce(&mut Stack) -> T) -> T {
     let stack: *mut Stack;
-    // SAFETY: the general-dynamic sequence of the x86_64 ELF TLS ABI, prefixes included; it returns this thread's
-    // copy of the variable.
+    // SAFETY: the general-dynamic sequence of the x86_64 ELF TLS ABI, prefixes included; it returns this
+    // thread's copy of the variable.
     unsafe {
         asm!(
             "data16 lea rdi, [rip + sim_cuda_contexts@tlsgd]",
@@ -48,8 +49,8 @@ fn with<T>(use_it: impl FnOnce(&mut Stack) -> T) -> T {
             clobber_abi("C"),
         );
     }
-    // SAFETY: only this thread has the address, nothing keeps a reference longer than `use_it`, and `use_it` never
-    // comes back here.
+    // SAFETY: only this thread has the address, nothing keeps a reference longer than `use_it`, and `use_it`
+    // never comes back here.
     use_it(unsafe { &mut *stack })
 }
 

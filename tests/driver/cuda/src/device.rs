@@ -101,10 +101,11 @@ fn attribute(gpu: &Gpu, attribute: i32) -> Result<i32, Failure> {
         75 => gpu.capability_major as i32,
         76 => gpu.capability_minor as i32,
         // Stream priorities, caching, managed memory and its concurrent use, preemption, host pointers of
-        // registered memory, cooperative launches of one and several, host registration, virtual memory management and
-        // its descriptors, compression, GPUDirect of it, sparse arrays, read-only registration, timeline semaphores,
-        // memory pools, GPUDirect and its flushes, pools in descriptors, deferred mappings, 64-bit stream operations,
-        // dma_buf, events between processes, unified function pointers.
+        // registered memory, cooperative launches of one and several, host registration, virtual memory
+        // management and its descriptors, compression, GPUDirect of it, sparse arrays, read-only
+        // registration, timeline semaphores, memory pools, GPUDirect and its flushes, pools in descriptors,
+        // deferred mappings, 64-bit stream operations, dma_buf, events between processes, unified function
+        // pointers.
         78..=80 | 83 | 89..=91 | 95 | 96 | 99 | 102 | 103 | 107 | 110 | 112..=117 | 119 | 121..=125 | 129 => {
             1
         }

@@ -43,7 +43,8 @@ pub(crate) struct Objects {
     last_handle: Handle,
     pub(crate) contexts: BTreeMap<Handle, Context>,
     pub(crate) primary: BTreeMap<i32, Handle>,
-    /// By device ordinal: a primary context has its handle before it is made, and again when it is made again.
+    /// By device ordinal: a primary context has its handle before it is made, and again when it is made
+    /// again.
     pub(crate) primary_handles: BTreeMap<i32, Handle>,
     pub(crate) streams: BTreeMap<Handle, Stream>,
     pub(crate) events: BTreeMap<Handle, Event>,
@@ -63,7 +64,8 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// A handle that nothing had before. It never leads to memory: nobody but this library may look behind it.
+    /// A handle that nothing had before. It never leads to memory: nobody but this library may look behind
+    /// it.
     pub(crate) fn new_handle(&mut self) -> Handle {
         // The first few numbers mean something (streams 0, 1 and 2).
         self.last_handle = self.last_handle.max(0x1_0000) + 0x10;

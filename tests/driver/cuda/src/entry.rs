@@ -1,12 +1,12 @@
 //! How programs find functions and the words for results.
 //!
-//! `cuGetProcAddress` is asked for a name without suffix and the CUDA version that the program was built for, and
-//! answers the newest variant that this version has: `cuMemAlloc` of 2.0 is `cuMemAlloc`, from 3.2 on
+//! `cuGetProcAddress` is asked for a name without suffix and the CUDA version that the program was built for,
+//! and answers the newest variant that this version has: `cuMemAlloc` of 2.0 is `cuMemAlloc`, from 3.2 on
 //! `cuMemAlloc_v2`. With the flag for per-thread default streams it answers `…_ptds` or `…_ptsz` variants.
 //!
-//! Which variant belongs to which version is in `versions.txt`: what NVIDIA's libcuda 550 answers, which it does
-//! on a machine without a GPU too. Its manner is copied as well: the second version of the function never fails
-//! for an unknown name, but answers null and a status.
+//! Which variant belongs to which version is in `versions.txt`: what NVIDIA's libcuda 550 answers, which it
+//! does on a machine without a GPU too. Its manner is copied as well: the second version of the function
+//! never fails for an unknown name, but answers null and a status.
 
 use alloc::format;
 use core::ffi::{CStr, c_char, c_void};
@@ -32,8 +32,8 @@ const FOUND: i32 = 0;
 const NO_SUCH_NAME: i32 = 1;
 const VERSION_TOO_OLD: i32 = 2;
 
-/// Lines `name version symbol per-thread-symbol`, sorted by name and then by version (1000 × major + 10 × minor);
-/// `-` where the version has no such variant.
+/// Lines `name version symbol per-thread-symbol`, sorted by name and then by version (1000 × major + 10 ×
+/// minor); `-` where the version has no such variant.
 const VERSIONS: &str = include_str!("../versions.txt");
 /// Likewise, of functions that came later: from `cudaTypedefs.h` of CUDA 13.5.
 const NEWER: &str = if cfg!(feature = "newer") { include_str!("../newer/versions.txt") } else { "" };

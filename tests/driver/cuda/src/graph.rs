@@ -1,7 +1,8 @@
 //! Graphs of kernels, allocations, frees and other graphs, made by hand or captured.
 //!
-//! An allocation node has an address from the beginning and memory from the first launch or upload of an executable
-//! graph. The memory is a device's: what no executable uses any more is kept for the next one, until it is trimmed.
+//! An allocation node has an address from the beginning and memory from the first launch or upload of an
+//! executable graph. The memory is a device's: what no executable uses any more is kept for the next one,
+//! until it is trimmed.
 
 use alloc::collections::btree_map::BTreeMap;
 use alloc::collections::btree_set::BTreeSet;

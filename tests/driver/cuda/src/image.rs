@@ -10,9 +10,9 @@
 //!                                                                    40 flags: u64; 56 bytes uncompressed: u64
 //! ```
 //! A cubin is an ELF file: `.text.NAME` is a kernel's code, `.nv.global` and `.nv.global.init` are variables,
-//! `.nv.constant3` and `4` constants, `.nv.shared.NAME` what a kernel has of shared memory. The best image for the GPU
-//! is taken: the newest cubin of its generation, else the newest PTX. Of one that is compressed with zstd only the size is
-//! known.
+//! `.nv.constant3` and `4` constants, `.nv.shared.NAME` what a kernel has of shared memory. The best image
+//! for the GPU is taken: the newest cubin of its generation, else the newest PTX. Of one that is compressed
+//! with zstd only the size is known.
 
 use alloc::collections::btree_map::BTreeMap;
 use alloc::ffi::CString;

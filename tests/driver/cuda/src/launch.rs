@@ -50,10 +50,11 @@ fn duration(current: &Current, grid: [u32; 3], block: [u32; 3]) -> u64 {
 const PARAMETERS_END: usize = 0;
 const PARAMETERS_BUFFER: usize = 1;
 
-/// The first parameter as a 64-bit number: from the array of pointers, or from the buffer that the list of extra
-/// options names.
+/// The first parameter as a 64-bit number: from the array of pointers, or from the buffer that the list of
+/// extra options names.
 unsafe fn first_parameter(parameters: *const *const c_void, extra: *const usize) -> Result<u64, Failure> {
-    // SAFETY: as cuda.h demands of the caller: with parameters, the first one is a 64-bit number for these kernels.
+    // SAFETY: as cuda.h demands of the caller: with parameters, the first one is a 64-bit number for these
+    // kernels.
     if let Some(&first) = unsafe { parameters.as_ref() } {
         // SAFETY: see above.
         return unsafe { get(first.cast::<u64>()) }.copied();

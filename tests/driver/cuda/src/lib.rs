@@ -1,12 +1,12 @@
 //! `libcuda.so.1` of a node with simulated GPUs.
 //!
-//! Device memory is host memory that costs nothing until it is touched, counted against the GPU's size among all
-//! processes of the node. Kernels compute nothing: they take time (see `launch`), for which the processes of the
-//! node compete. Every other function of NVIDIA's library of the same version exists and answers "not
+//! Device memory is host memory that costs nothing until it is touched, counted against the GPU's size among
+//! all processes of the node. Kernels compute nothing: they take time (see `launch`), for which the processes
+//! of the node compete. Every other function of NVIDIA's library of the same version exists and answers "not
 //! supported".
 //!
-//! Simplifications that a test may want to know: allocations are counted in units of 512 bytes; managed memory
-//! counts in full at once; copies ignore what kernels would write.
+//! Simplifications that a test may want to know: allocations are counted in units of 512 bytes; managed
+//! memory counts in full at once; copies ignore what kernels would write.
 //!
 //! NVIDIA's runtime library (libcudart) starts on it: [`private`] has the tables that it asks for.
 //!

@@ -49,8 +49,8 @@ pub(crate) struct Allocation {
 #[derive(Default)]
 pub(crate) struct Allocations {
     by_address: BTreeMap<Address, Allocation>,
-    /// Small mappings that were freed, by length: the next allocation of that length saves two system calls. What
-    /// they hold is what it was, as on a GPU.
+    /// Small mappings that were freed, by length: the next allocation of that length saves two system calls.
+    /// What they hold is what it was, as on a GPU.
     spare: Vec<(usize, Address)>,
 }
 
@@ -121,7 +121,8 @@ impl Allocations {
         } else if length <= SPARE_LENGTH && self.spare.len() < SPARES {
             self.spare.push((length, address));
         } else {
-            // SAFETY: the mapping was made by `map`; the program has freed it, and it is in no table any more.
+            // SAFETY: the mapping was made by `map`; the program has freed it, and it is in no table any
+            // more.
             unsafe { sys::munmap(address as usize, length) };
         }
         account.refund(allocation.number, allocation.charged);

@@ -1,10 +1,10 @@
 //! Modules, libraries and functions. What a kernel does is decided by its name alone (see `launch`).
 //!
-//! A real image, i.e. a fat binary, a cubin or PTX, has the kernels and variables that it says, and takes device memory
-//! for its data when it is loaded and for its code when the first of its kernels is launched ([`image`](crate::image)),
-//! in pieces of 2 MiB. Any other is accepted, has every function by every name, and takes none; but one that begins with
-//! [`MAGIC`] and two 64-bit numbers takes as many bytes as the first one says when it is loaded, and as many as the second
-//! one late.
+//! A real image, i.e. a fat binary, a cubin or PTX, has the kernels and variables that it says, and takes
+//! device memory for its data when it is loaded and for its code when the first of its kernels is launched
+//! ([`image`](crate::image)), in pieces of 2 MiB. Any other is accepted, has every function by every name,
+//! and takes none; but one that begins with [`MAGIC`] and two 64-bit numbers takes as many bytes as the first
+//! one says when it is loaded, and as many as the second one late.
 
 use alloc::collections::btree_map::BTreeMap;
 use alloc::ffi::CString;
@@ -255,7 +255,8 @@ pub(crate) unsafe fn module_of(out: *mut Handle, function: Handle) -> Answer {
     unsafe { put(out, module) }
 }
 
-/// `CUfunction_attribute`: threads per block, shared, constant and local bytes, registers, PTX and binary version.
+/// `CUfunction_attribute`: threads per block, shared, constant and local bytes, registers, PTX and binary
+/// version.
 fn attribute(which: i32, function: Handle) -> Result<i32, Failure> {
     let kernel = of_function(function, |function| function.kernel)?;
     let gpu =
@@ -273,7 +274,8 @@ fn attribute(which: i32, function: Handle) -> Result<i32, Failure> {
     })
 }
 
-/// What limits the blocks of a function on a multiprocessor: its bytes of shared memory, and all that there are.
+/// What limits the blocks of a function on a multiprocessor: its bytes of shared memory, and all that there
+/// are.
 fn shared_memory(function: Handle) -> Result<(usize, usize), Failure> {
     let own = of_function(function, |function| function.kernel.shared)? as usize;
     let gpu =

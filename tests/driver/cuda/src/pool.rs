@@ -1,6 +1,6 @@
-//! Stream-ordered allocation from memory pools. A pool grows when it has to, by what is missing; one whose memory can
-//! be exported grows by 32 MiB at a time, as NVIDIA's are said to. What is freed it keeps until something is
-//! synchronised or trimmed, and then what its threshold lets it.
+//! Stream-ordered allocation from memory pools. A pool grows when it has to, by what is missing; one whose
+//! memory can be exported grows by 32 MiB at a time, as NVIDIA's are said to. What is freed it keeps until
+//! something is synchronised or trimmed, and then what its threshold lets it.
 
 use crate::abi::{Address, Answer, Failure, Handle, api, get, put};
 use crate::context::Current;
@@ -147,7 +147,8 @@ unsafe fn allocate(out: *mut Address, size: usize, pool: Option<Handle>, stream:
         // SAFETY: handed on from the caller.
         return unsafe { put(out, address) };
     }
-    // In one go: what is not in the table yet is in nobody's use, and the next growth would have to make up for it.
+    // In one go: what is not in the table yet is in nobody's use, and the next growth would have to make up
+    // for it.
     let mut objects = current.driver.objects();
     let handle = match pool {
         Some(handle) => handle,

@@ -1,11 +1,11 @@
 //! The tables of private functions (`cuGetExportTable`) by which NVIDIA's runtime library (libcudart) and its
 //! mathematical libraries reach the driver beside the public names.
 //!
-//! A table is known by a UUID. It is an array of pointers; slot 0 is its size in bytes, the others are functions.
-//! One table has no size. What they are for is public knowledge: ZLUDA (`dark_api`) and others that stand in for
-//! libcuda have published names, slots and arguments. What is here was written from that, and tried with libcudart 11.8,
-//! 12.9 and 13.5, static and shared. A slot that is not known is noted by table and number in the log of calls, as missing
-//! (`crate::calls`), and answers "not supported".
+//! A table is known by a UUID. It is an array of pointers; slot 0 is its size in bytes, the others are
+//! functions. One table has no size. What they are for is public knowledge: ZLUDA (`dark_api`) and others
+//! that stand in for libcuda have published names, slots and arguments. What is here was written from that,
+//! and tried with libcudart 11.8, 12.9 and 13.5, static and shared. A slot that is not known is noted by
+//! table and number in the log of calls, as missing (`crate::calls`), and answers "not supported".
 //!
 //! | table | slots that are served |
 //! |---|---|
@@ -17,9 +17,9 @@
 //! | `CONTEXT_CHECKS` | 2: check a context, 3: check the process; there is nothing to find |
 //! | `SELF_TEST` | 1: the driver's part of the runtime's self-test |
 //!
-//! The self-test is what `cudaErrorSoftwareValidityNotEstablished` tells of. The runtime asks three times: the first two
-//! answers are constants; for the third one both compute a digest of what both know (versions, process, thread, addresses
-//! of the tables, time, GPUs), and the runtime compares.
+//! The self-test is what `cudaErrorSoftwareValidityNotEstablished` tells of. The runtime asks three times:
+//! the first two answers are constants; for the third one both compute a digest of what both know (versions,
+//! process, thread, addresses of the tables, time, GPUs), and the runtime compares.
 
 use alloc::collections::btree_map::BTreeMap;
 use alloc::format;
@@ -266,7 +266,8 @@ fn thread() -> u32 {
     own as u32
 }
 
-/// What the first two of three questions are answered with: the runtime's version has 0 and 1 for its last digit there.
+/// What the first two of three questions are answered with: the runtime's version has 0 and 1 for its last
+/// digit there.
 const SELF_TEST_FIRST: [[u64; 2]; 2] =
     [[0x3341_181C_03CB_675C, 0x8ED3_83AA_1F4C_D1E8], [0x1841_181C_03CB_675C, 0x8ED3_83AA_1F4C_D1E8]];
 

@@ -1,5 +1,5 @@
-//! Memory that exists already, under another name: opened, imported, bound. Only within a process, and its content is
-//! not shared: it is there to see that nobody counts it twice.
+//! Memory that exists already, under another name: opened, imported, bound. Only within a process, and its
+//! content is not shared: it is there to see that nobody counts it twice.
 
 use alloc::collections::btree_map::BTreeMap;
 use alloc::vec::Vec;

@@ -17,7 +17,8 @@ pub(crate) struct Stream {
     priority: i32,
     /// Where its last kernel will have ended.
     last: Point,
-    /// The graph into which it is captured, the capture's mode, and whether somebody did what breaks a capture.
+    /// The graph into which it is captured, the capture's mode, and whether somebody did what breaks a
+    /// capture.
     pub(crate) capture: Option<Handle>,
     pub(crate) capture_mode: i32,
     pub(crate) is_broken: bool,
@@ -39,7 +40,8 @@ const NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
 const GLOBAL: i32 = 0;
 
-/// At calls that may make the program wait: they break every capture in global mode, unless the thread is in another one.
+/// At calls that may make the program wait: they break every capture in global mode, unless the thread is in
+/// another one.
 pub(crate) fn forbidden_in_capture() -> Answer {
     if current::capture_mode() != GLOBAL {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Virtual memory management: physical memory, addresses and mappings as separate things.
 //!
-//! Physical memory is only a number that counts against the GPU; a mapping makes host memory accessible in the
-//! reserved range. So two mappings of one piece do not share their content, and unmapping loses it.
+//! Physical memory is only a number that counts against the GPU; a mapping makes host memory accessible in
+//! the reserved range. So two mappings of one piece do not share their content, and unmapping loses it.
 
 use alloc::collections::btree_map::BTreeMap;
 

@@ -132,9 +132,10 @@ fn find_sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes an empty library whose name is the C library's. Linked against it, ours need `libc.so.6`, as NVIDIA's do,
-/// but no version of any of its symbols. Without the need the loader of a program that is linked against libcuda
-/// relocates ours before the C library, whose `memcpy` and its like cannot be resolved by then.
+/// Makes an empty library whose name is the C library's. Linked against it, ours need `libc.so.6`, as
+/// NVIDIA's do, but no version of any of its symbols. Without the need the loader of a program that is linked
+/// against libcuda relocates ours before the C library, whose `memcpy` and its like cannot be resolved by
+/// then.
 fn libc_by_name() -> io::Result<PathBuf> {
     let folder = env::var_os("OUT_DIR").ok_or_else(|| io::Error::other("OUT_DIR is not set"))?;
     let stub = PathBuf::from(folder).join("libc-by-name.so");

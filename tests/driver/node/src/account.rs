@@ -1,8 +1,9 @@
 //! A process's account with the node: the slot in which its memory, contexts and kernels are counted.
 //!
-//! What must be seen as a whole is done under the node's lock: a word in the shared state that holds the owner's
-//! slot. If a waiter finds that the owner is dead it takes the lock over. Nothing needs repair then: everything
-//! under the lock is a single change of a cell of the owner's, or the clearing of cells of the dead.
+//! What must be seen as a whole is done under the node's lock: a word in the shared state that holds the
+//! owner's slot. If a waiter finds that the owner is dead it takes the lock over. Nothing needs repair then:
+//! everything under the lock is a single change of a cell of the owner's, or the clearing of cells of the
+//! dead.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -56,8 +57,8 @@ impl Account {
         let who = Identity::own();
         let process = &self.mapped.state.processes[self.slot];
         let lock = &self.mapped.state.lock;
-        // A second copy of the library in one process gets the slot of the first: a process's locks do not keep
-        // itself out. What the first has counted stays.
+        // A second copy of the library in one process gets the slot of the first: a process's locks do not
+        // keep itself out. What the first has counted stays.
         let is_second = process.is(who.pid, who.namespace, who.started);
         let left_behind = lock.load(Ordering::Acquire) & !WAITED_FOR == self.slot as u32 + 1;
         // The slot's last owner died under the lock: nobody else takes it over while the slot has an owner.
@@ -115,7 +116,8 @@ impl Account {
         }
     }
 
-    /// Counts `bytes` of the GPU's memory for the process, unless the sum of all processes would exceed `limit`.
+    /// Counts `bytes` of the GPU's memory for the process, unless the sum of all processes would exceed
+    /// `limit`.
     pub fn charge(&self, gpu: usize, bytes: u64, limit: u64) -> bool {
         let _lock = self.lock();
         let state = self.gpu(gpu);

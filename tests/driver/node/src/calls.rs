@@ -1,13 +1,13 @@
-//! The file `calls`: which functions of the simulated libcuda the programs of the node call, and how often. Nothing
-//! is counted where there is no such file; `fgpu-sim calls --start` makes one.
+//! The file `calls`: which functions of the simulated libcuda the programs of the node call, and how often.
+//! Nothing is counted where there is no such file; `fgpu-sim calls --start` makes one.
 //!
 //! ```text
 //! 0      magic: u64
 //! 8      taken: u64, how many entries are taken; they may be more than there is room for
 //! 64     entries: [Entry], as many as the file has room for
 //! ```
-//! Whoever calls a function for the first time takes an entry for it, so a name may be there more than once: readers add
-//! them up. Nobody waits for anybody, and what a killed process has counted stays.
+//! Whoever calls a function for the first time takes an entry for it, so a name may be there more than once:
+//! readers add them up. Nobody waits for anybody, and what a killed process has counted stays.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -108,7 +108,8 @@ impl Calls {
         let index = self.word(1).fetch_add(1, Ordering::AcqRel) as usize;
         let entry = self.entry(index)?;
         let length = name.len().min(76);
-        // SAFETY: the number was given to nobody else, so nobody reads or writes the name until the kind is there.
+        // SAFETY: the number was given to nobody else, so nobody reads or writes the name until the kind is
+        // there.
         unsafe {
             core::ptr::copy_nonoverlapping(name.as_ptr(), entry.cast(), length);
             (*entry).kind.store(kind as u32, Ordering::Release);

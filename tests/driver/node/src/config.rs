@@ -150,7 +150,8 @@ impl Node {
 
     /// The node as the bytes of its file.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: a repr(C) struct of integers and byte arrays whose fields leave no padding (asserted below).
+        // SAFETY: a repr(C) struct of integers and byte arrays whose fields leave no padding (asserted
+        // below).
         unsafe { core::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
     }
 
@@ -164,8 +165,8 @@ impl Node {
         });
         sys::close(fd);
         let address = address?.ok()?;
-        // SAFETY: the mapping is as long as the struct, page-aligned, never unmapped, and every bit pattern is
-        // a value of it. The file is replaced by rename and never written in place.
+        // SAFETY: the mapping is as long as the struct, page-aligned, never unmapped, and every bit pattern
+        // is a value of it. The file is replaced by rename and never written in place.
         let node: &'static Self = unsafe { &*(address as *const Self) };
         (node.magic == MAGIC && node.layout == LAYOUT && node.size as usize == size_of::<Self>())
             .then_some(node)

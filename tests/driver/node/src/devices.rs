@@ -19,7 +19,8 @@ pub fn gpu_visible(root: &Root, minor: u32) -> bool {
     may_open(root, &format!("nvidia{minor}"))
 }
 
-/// Whether the MIG capability with this minor number may be used: as with the real driver by opening its node for reading.
+/// Whether the MIG capability with this minor number may be used: as with the real driver by opening its node
+/// for reading.
 pub fn capability_visible(root: &Root, minor: u32) -> bool {
     opens(root, &format!("nvidia-caps/nvidia-cap{minor}"), sys::O_RDONLY)
 }

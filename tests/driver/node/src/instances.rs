@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Of a GPU instance's compute instances only one is simulated; it may be smaller than the GPU instance. The
-//! serial number goes into the MIG device's UUID, so that one that is made again has another UUID. Ids are the lowest that
-//! are free, so they are used again at once.
+//! serial number goes into the MIG device's UUID, so that one that is made again has another UUID. Ids are
+//! the lowest that are free, so they are used again at once.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -97,7 +97,8 @@ impl Instance {
 /// Makes a GPU instance and gives its cell.
 ///
 /// # Errors
-/// As the driver: [`Refusal::Full`] if the place is taken or the slices or the profile's instances are used up.
+/// As the driver: [`Refusal::Full`] if the place is taken or the slices or the profile's instances are used
+/// up.
 pub fn create(
     mapped: &Mapped,
     gpu: usize,
@@ -175,8 +176,8 @@ pub fn destroy(mapped: &Mapped, gpu: usize, cell: usize) -> Result<(), Refusal> 
     }
 }
 
-/// The minor of a capability's node, counted as the kernel module does: `config` 1, `monitor` 2, then for each GPU 15 GPU
-/// instances with one for themselves and eight for their compute instances.
+/// The minor of a capability's node, counted as the kernel module does: `config` 1, `monitor` 2, then for
+/// each GPU 15 GPU instances with one for themselves and eight for their compute instances.
 pub fn capability_minor(gpu: u32, gpu_instance: u32, compute_instance: Option<u32>) -> u32 {
     3 + gpu * 135 + gpu_instance * 9 + compute_instance.map_or(0, |id| id + 1)
 }

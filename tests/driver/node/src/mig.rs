@@ -1,9 +1,9 @@
 //! What slices a MIG-capable GPU can be cut into.
 //!
-//! Source: NVIDIA's MIG user guide, and what `nvidia-smi mig -lgip` prints on such GPUs: for H200 in issue 120 of
-//! NVIDIA/mig-parted, for B200 in its pull request 187 (the driver before answered 22 GiB for `1g.23gb`: sizes are the
-//! driver's, not the hardware's). What is not there, B200 from `3g.90gb` on and H200's `7g`, is scaled. Which
-//! instances there are is in [`crate::instances`].
+//! Source: NVIDIA's MIG user guide, and what `nvidia-smi mig -lgip` prints on such GPUs: for H200 in issue
+//! 120 of NVIDIA/mig-parted, for B200 in its pull request 187 (the driver before answered 22 GiB for
+//! `1g.23gb`: sizes are the driver's, not the hardware's). What is not there, B200 from `3g.90gb` on and
+//! H200's `7g`, is scaled. Which instances there are is in [`crate::instances`].
 
 /// The slicing scheme of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +115,8 @@ const H100_80: &[Profile] = &[
     row(9, 15, "1g.20gb", 1, 26, 20096, 2, &[0, 2, 4, 6], [1, 1, 1, 0]),
 ];
 
-/// The profiles of a GPU with eight memory slices: names, MiB and multiprocessors in the order 1g, 1g double, 2g, 3g,
-/// 4g, 7g, and the engines of H100.
+/// The profiles of a GPU with eight memory slices: names, MiB and multiprocessors in the order 1g, 1g double,
+/// 2g, 3g, 4g, 7g, and the engines of H100.
 const fn eight(names: [&'static str; 7], mib: [u64; 6], sms: [u32; 6]) -> [Profile; 7] {
     [
         row(0, 19, names[0], 1, sms[0], mib[0], 1, ANY_OF_7, [1, 1, 1, 0]),

@@ -77,7 +77,8 @@ impl Onlooker {
         self.users(gpu).iter().map(|user| user.used).sum()
     }
 
-    /// Percent of the time for which a GPU was busy, over the last whole window or the one that is just ending.
+    /// Percent of the time for which a GPU was busy, over the last whole window or the one that is just
+    /// ending.
     pub fn utilization(&self, gpu: usize) -> u64 {
         let state = &self.mapped.state.gpus[gpu];
         let now = sys::now();
@@ -96,8 +97,8 @@ impl Onlooker {
         (in_window * 100 / window).min(100)
     }
 
-    /// The pid of a slot's process as the onlooker sees it. A process's own lock does not stand in its own way,
-    /// so the onlooker's process is known by what it wrote about itself.
+    /// The pid of a slot's process as the onlooker sees it. A process's own lock does not stand in its own
+    /// way, so the onlooker's process is known by what it wrote about itself.
     fn pid_of(&self, slot: usize) -> Option<u32> {
         if let Some(pid) = self.mapped.holder(slot) {
             return Some(pid);

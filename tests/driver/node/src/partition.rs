@@ -1,8 +1,9 @@
 //! Memory limits by cgroup, which drivers have from r615 on (`nvmlDeviceSetMemoryLimits_v1`).
 //!
-//! A limit is kept by the inode of the cgroup's directory on the v2 hierarchy, by which the cgroup is known in whatever
-//! cgroup namespace somebody looks. It holds for the cgroup's processes and for those of cgroups below it. As with the real
-//! driver a hard limit goes with the cgroup, and a soft one is a reservation that nothing but another setting ends.
+//! A limit is kept by the inode of the cgroup's directory on the v2 hierarchy, by which the cgroup is known
+//! in whatever cgroup namespace somebody looks. It holds for the cgroup's processes and for those of cgroups
+//! below it. As with the real driver a hard limit goes with the cgroup, and a soft one is a reservation that
+//! nothing but another setting ends.
 
 use alloc::ffi::CString;
 use alloc::string::String;
@@ -37,8 +38,8 @@ pub struct Limit {
 const PATH_WORDS: usize = 32;
 
 impl Limit {
-    /// Whether there is nothing of it: it was never used, or its cgroup is gone and reserved nothing. To be asked by somebody
-    /// who sees cgroups as whoever set the limits did.
+    /// Whether there is nothing of it: it was never used, or its cgroup is gone and reserved nothing. To be
+    /// asked by somebody who sees cgroups as whoever set the limits did.
     pub fn is_gone(&self) -> bool {
         let cgroup = self.cgroup.load(Ordering::Acquire);
         let mut path = [0; PATH_WORDS * 8];
@@ -70,8 +71,8 @@ pub fn inode(path: &str) -> Option<u64> {
     inode
 }
 
-/// The calling process's cgroup and those above it, as far as its cgroup namespace reaches; zeros where there is no v2
-/// hierarchy at its place.
+/// The calling process's cgroup and those above it, as far as its cgroup namespace reaches; zeros where there
+/// is no v2 hierarchy at its place.
 pub fn own_cgroups() -> [u64; DEPTH] {
     let mut found = [0; DEPTH];
     let text = sys::read_file(c"/proc/self/cgroup").unwrap_or_default();
@@ -98,8 +99,8 @@ impl GpuState {
         if cgroup == 0 { None } else { self.limits.iter().find(is_it) }
     }
 
-    /// Sets the limits of the cgroup with this inode and path; no reservation and no limit are no entry. `false` if there is
-    /// no room.
+    /// Sets the limits of the cgroup with this inode and path; no reservation and no limit are no entry.
+    /// `false` if there is no room.
     pub fn set_limit(&self, cgroup: u64, path: &str, soft: u64, hard: u64) -> bool {
         let free = || {
             self.limits.iter().find(|limit| {
@@ -125,8 +126,8 @@ impl GpuState {
         slots.filter(|(process, _)| in_it(process)).map(|(_, used)| used.load(Ordering::Acquire)).sum()
     }
 
-    /// What a process that is in these cgroups may have in all, and what is used of that, by the tightest of their limits;
-    /// `None`: there is none.
+    /// What a process that is in these cgroups may have in all, and what is used of that, by the tightest of
+    /// their limits; `None`: there is none.
     pub fn tightest(&self, state: &State, cgroups: &[AtomicU64; DEPTH], slots: usize) -> Option<(u64, u64)> {
         let limits = cgroups.iter().filter_map(|cgroup| {
             let cgroup = cgroup.load(Ordering::Acquire);

@@ -48,8 +48,8 @@ macro_rules! runtime {
                 }
             }
 
-            // The pre-compiled alloc crate was built to unwind and refers to the unwinder. Nothing here unwinds, so
-            // the two names are never reached; defining them keeps libgcc_s out of the library.
+            // The pre-compiled alloc crate was built to unwind and refers to the unwinder. Nothing here
+            // unwinds, so the two names are never reached; defining them keeps libgcc_s out of the library.
             core::arch::global_asm!(
                 ".globl rust_eh_personality, _Unwind_Resume",
                 ".hidden rust_eh_personality, _Unwind_Resume",

@@ -1,11 +1,11 @@
 //! The time of a GPU's multiprocessors.
 //!
 //! A kernel is so many nanoseconds of the whole GPU. Within a process kernels run one after the other, in the
-//! order of their launches; between processes the GPU is time-sliced evenly, in the limit of very short slices:
-//! with `n` processes at work each one's kernels advance by 1/n nanosecond per nanosecond, and a process with
-//! nothing to do leaves its part to the others. Nobody serves kernels in the background: whoever launches or
-//! waits first brings the GPU up to the present ([`advance`]), which is why waiting means looking again every
-//! [`LOOK_NS`].
+//! order of their launches; between processes the GPU is time-sliced evenly, in the limit of very short
+//! slices: with `n` processes at work each one's kernels advance by 1/n nanosecond per nanosecond, and a
+//! process with nothing to do leaves its part to the others. Nobody serves kernels in the background: whoever
+//! launches or waits first brings the GPU up to the present ([`advance`]), which is why waiting means looking
+//! again every [`LOOK_NS`].
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,9 +51,9 @@ pub fn served(account: &Account, gpu: usize) -> Point {
     Point(account.gpu(gpu).served[account.slot()].load(Ordering::Acquire))
 }
 
-/// When the process's kernels up to `point`, which have run, had ended (monotonic nanoseconds). Between two looks a
-/// process's kernels are taken to have gone on evenly; what is older than the course that is kept is said to have ended
-/// when that begins.
+/// When the process's kernels up to `point`, which have run, had ended (monotonic nanoseconds). Between two
+/// looks a process's kernels are taken to have gone on evenly; what is older than the course that is kept is
+/// said to have ended when that begins.
 pub fn ended_at(account: &Account, gpu: usize, point: Point) -> u64 {
     let _lock = account.lock();
     let state = account.gpu(gpu);
@@ -82,7 +82,8 @@ fn note(state: &GpuState, slot: usize, times: (u64, u64), served: (u64, u64)) {
         let last = &state.course[slot][last as usize % PIECES];
         let load = |cell: &AtomicU64| cell.load(Ordering::Acquire);
         let goes_on = load(&last.to) == times.0 && load(&last.served_to) == served.0;
-        // As evenly as before, to a thousandth: the same course goes on. A waiter looks again and again meanwhile.
+        // As evenly as before, to a thousandth: the same course goes on. A waiter looks again and again
+        // meanwhile.
         let (time, more_time) = (load(&last.to) - load(&last.from), times.1 - times.0);
         let (part, more) = (load(&last.served_to) - load(&last.served_from), served.1 - served.0);
         let (one, other) = (u128::from(part) * u128::from(more_time), u128::from(more) * u128::from(time));
@@ -152,7 +153,8 @@ pub(crate) fn pending(state: &GpuState, slot: usize) -> u64 {
 }
 
 /// Divides `elapsed` evenly among those who have something left, and takes it from what they have left.
-/// `drained` is told who has nothing left any more, and after how much of the time. Returns what was used of it.
+/// `drained` is told who has nothing left any more, and after how much of the time. Returns what was used of
+/// it.
 pub(crate) fn share(left: &mut [u64], elapsed: u64, mut drained: impl FnMut(usize, u64)) -> u64 {
     let mut rest = elapsed;
     loop {

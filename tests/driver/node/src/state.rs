@@ -7,10 +7,10 @@
 //! processes   per slot: who it is
 //! ```
 //!
-//! A slot belongs to the process that holds the POSIX lock of byte `SLOT_LOCKS + slot` of the file. The kernel
-//! drops the lock when the process ends, however it ends, so a slot without a lock is dead and whoever next
-//! sums up ignores it; there is no total that could drift. Locks also work across pid namespaces, where a
-//! recorded pid means nothing, and the kernel tells each asker the holder's pid *as the asker sees it*.
+//! A slot belongs to the process that holds the POSIX lock of byte `SLOT_LOCKS + slot` of the file. The
+//! kernel drops the lock when the process ends, however it ends, so a slot without a lock is dead and whoever
+//! next sums up ignores it; there is no total that could drift. Locks also work across pid namespaces, where
+//! a recorded pid means nothing, and the kernel tells each asker the holder's pid *as the asker sees it*.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -28,7 +28,8 @@ pub const LAYOUT: u32 = 3;
 /// Most processes that can use the node's GPUs at the same time.
 pub const SLOTS: usize = 1024;
 
-/// Byte (past the end of the file) whose lock is slot 0's owner's; the following are those of the other slots.
+/// Byte (past the end of the file) whose lock is slot 0's owner's; the following are those of the other
+/// slots.
 pub const SLOT_LOCKS: u64 = 1 << 40;
 
 /// The whole file.
@@ -147,8 +148,9 @@ impl Mapped {
         }
         // SAFETY: a new mapping at an address of the kernel's choice.
         let address = unsafe { sys::mmap(0, size_of::<State>(), protection, sys::MAP_SHARED, fd) }?;
-        // SAFETY: as long as the struct, page-aligned, never unmapped; what others change is atomic. A mapping
-        // without write permission is only read: every writer needs an `Account` or the tool's `--root`.
+        // SAFETY: as long as the struct, page-aligned, never unmapped; what others change is atomic. A
+        // mapping without write permission is only read: every writer needs an `Account` or the tool's
+        // `--root`.
         let state: &'static State = unsafe { &*(address as *const State) };
         if state.magic != MAGIC || state.layout != LAYOUT {
             return Err(Errno::ENODEV);

@@ -1,4 +1,5 @@
-//! What processes do on a GPU: samples of their use, and accounts. As the real driver's they are of the whole GPU.
+//! What processes do on a GPU: samples of their use, and accounts. As the real driver's they are of the whole
+//! GPU.
 
 use alloc::vec::Vec;
 use core::ffi::c_void;

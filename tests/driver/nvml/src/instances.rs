@@ -1,7 +1,7 @@
 //! MIG instances: which there are, making and destroying them, and the MIG devices that a process may use.
 //!
-//! Who may open `/dev/nvidia-caps/nvidia-cap1` (`config`) may make, destroy and list instances; any other process sees the
-//! devices of which it can open both nodes.
+//! Who may open `/dev/nvidia-caps/nvidia-cap1` (`config`) may make, destroy and list instances; any other
+//! process sees the devices of which it can open both nodes.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -132,7 +132,8 @@ pub(crate) fn name(device: &Device) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// The UUID of a GPU or of a MIG device. The latter says which making it is of: made again, it is another one.
+/// The UUID of a GPU or of a MIG device. The latter says which making it is of: made again, it is another
+/// one.
 pub(crate) fn uuid(device: &Device) -> CString {
     let Some(instance) = &device.mig else { return device.gpu.uuid.as_cstr().into() };
     let serial = instance.compute.map_or(0, |compute| compute.serial);
@@ -146,7 +147,8 @@ pub(crate) fn uuid(device: &Device) -> CString {
     CString::new(format!("MIG-{}", parts.join("-"))).unwrap_or_default()
 }
 
-/// The handle of the MIG device with that UUID, if this process may use it: `nvmlDeviceGetHandleByUUID` knows these, too.
+/// The handle of the MIG device with that UUID, if this process may use it: `nvmlDeviceGetHandleByUUID` knows
+/// these, too.
 pub(crate) fn handle_by_uuid(text: &str) -> Result<Handle, Failure> {
     let has_it = |device: Device| {
         let of = |instance: &Instance| Device { mig: Some(*instance), ..device };
@@ -173,8 +175,8 @@ unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
     out: *mut Handle,
 ) -> u32 {
     code(Device::of(device).and_then(|device| {
-        // "Not supported" is of a GPU that has no MIG at all. NVIDIA's own go-nvlib asks each GPU that has it, whatever its
-        // mode is, and goes on after "not found" only.
+        // "Not supported" is of a GPU that has no MIG at all. NVIDIA's own go-nvlib asks each GPU that has
+        // it, whatever its mode is, and goes on after "not found" only.
         geometry(&device)?;
         let found = visible(&device).unwrap_or_default();
         let instance = found.get(index as usize).ok_or(Failure::NOT_FOUND)?;
@@ -307,7 +309,8 @@ fn capability_folder(device: &Device, instance: &Instance) -> alloc::string::Str
     format!("proc/driver/nvidia/capabilities/gpu{}/mig/gi{}", device.gpu.minor, instance.id)
 }
 
-/// What the kernel module shows of a capability in /proc, and the node that NVML makes when root makes an instance.
+/// What the kernel module shows of a capability in /proc, and the node that NVML makes when root makes an
+/// instance.
 fn show(device: &Device, folder: &str, minor: u32) {
     let root = device.session.root;
     let mut path = alloc::string::String::new();

@@ -40,7 +40,8 @@ values! {
         let MemoryV2 { total, reserved, free, used, .. } = memory(device);
         Ok(Memory { total, free, used: used + reserved })
     };
-    // The window is as large as the memory, rounded up to a power of two, and all that is in use is mapped in it.
+    // The window is as large as the memory, rounded up to a power of two, and all that is in use is mapped in
+    // it.
     nvmlDeviceGetBAR1MemoryInfo(Memory) => |device| {
         let total = device.gpu.memory_total.next_power_of_two();
         let used = memory(device).used + (1 << 20);

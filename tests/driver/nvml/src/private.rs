@@ -94,8 +94,8 @@ unsafe fn fill(device: &Device, count: *mut u32, out: *mut Entry) -> Answer {
     let room = unsafe { *count } as usize;
     let written = processes.len().min(room);
     for (i, process) in processes.iter().take(written).enumerate() {
-        // SAFETY: `i` is below the room. The name is filled in place: an entry is too large for the stack of a
-        // thread that somebody else made.
+        // SAFETY: `i` is below the room. The name is filled in place: an entry is too large for the stack of
+        // a thread that somebody else made.
         unsafe {
             let entry = out.add(i);
             (&raw mut (*entry).pid).write(process.pid);

@@ -170,7 +170,8 @@ impl Session {
         }
     }
 
-    /// The state, mapped for writing. It stays so: closing any descriptor of the file would drop this process's locks.
+    /// The state, mapped for writing. It stays so: closing any descriptor of the file would drop this
+    /// process's locks.
     pub(crate) fn writer(&self) -> Result<Mapped, Failure> {
         let mut writer = WRITER.lock();
         if writer.is_none() {

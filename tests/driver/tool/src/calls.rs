@@ -28,7 +28,8 @@ pub(crate) fn start(root: &Path) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints a line for each function: what it is, its name, its calls, and how many of these took device memory.
+/// Prints a line for each function: what it is, its name, its calls, and how many of these took device
+/// memory.
 pub(crate) fn show(root: &Path) -> Result<()> {
     let path = root.join(FOLDER).join("calls");
     let calls = Calls::map(&CString::new(path.as_os_str().as_bytes())?, false);

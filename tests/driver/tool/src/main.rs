@@ -51,9 +51,9 @@ enum Command {
     },
     /// Show which functions of libcuda were called since the log was started, and how often.
     ///
-    /// Lines `call NAME CALLS CHARGES`: how often, and how often that took device memory. Lines `missing NAME CALLS 0`: it
-    /// is not simulated, or a slot of a private table that nobody has described. Lines `unknown NAME CALLS 0`: somebody asked
-    /// for a name (`NAME:VERSION`) or a table that does not exist.
+    /// Lines `call NAME CALLS CHARGES`: how often, and how often that took device memory. Lines `missing NAME
+    /// CALLS 0`: it is not simulated, or a slot of a private table that nobody has described. Lines `unknown
+    /// NAME CALLS 0`: somebody asked for a name (`NAME:VERSION`) or a table that does not exist.
     Calls {
         /// The driver root.
         #[arg(long, value_name = "DIR")]

@@ -12,8 +12,9 @@
 //!
 //! The other keys of a `[[gpu]]` change what the preset says: `model`, `memory-mib`, `reserved-mib`,
 //! `context-mib` (what a context costs), `wave-us` (how long one wave of blocks of an ordinary kernel takes),
-//! `mig` (whether MIG mode is enabled), `nvlinks` (how many it has) and `nvlink-group` (with whom: two GPUs of a group
-//! are linked directly, more of them over switches), and, for a single GPU: `uuid`, `minor`, `pci`, `numa`.
+//! `mig` (whether MIG mode is enabled), `nvlinks` (how many it has) and `nvlink-group` (with whom: two GPUs
+//! of a group are linked directly, more of them over switches), and, for a single GPU: `uuid`, `minor`,
+//! `pci`, `numa`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,11 @@
-//! `make bench`, the part that runs inside the lab: what fgpu adds to a create, to a `docker run` and to memory.
+//! `make bench`, the part that runs inside the lab: what fgpu adds to a create, to a `docker run` and to
+//! memory.
 //!
-//! Two ways of doing the same thing are timed in turns in one run; what is added is the median over the rounds of the
-//! difference within a round, so that what else the machine does meets both, with its 95% interval: a `docker run` takes
-//! ten milliseconds more or less from one to the next. Run by `tests/lab/bench`; prints one Markdown table row per figure.
-//! `fgpu-bench docker [ROUNDS]` measures a `docker run` alone, beside one under the stock runtime with as many files mounted by `-v`.
+//! Two ways of doing the same thing are timed in turns in one run; what is added is the median over the
+//! rounds of the difference within a round, so that what else the machine does meets both, with its 95%
+//! interval: a `docker run` takes ten milliseconds more or less from one to the next. Run by
+//! `tests/lab/bench`; prints one Markdown table row per figure. `fgpu-bench docker [ROUNDS]` measures a
+//! `docker run` alone, beside one under the stock runtime with as many files mounted by `-v`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -76,8 +78,8 @@ fn create(real: &str, limit: &str) {
     row(&format!("create, {real}"), without, with, limit);
 }
 
-/// A create with `fgpu-hook`, against one with a hook that does nothing; and the hook by itself, from its start to its
-/// end.
+/// A create with `fgpu-hook`, against one with a hook that does nothing; and the hook by itself, from its
+/// start to its end.
 fn hook(real: &str, gpus: u32, limit: &str) {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     let id = "fgpu-bench-hook";
@@ -127,10 +129,12 @@ fn docker_run(rounds: usize, beside_mounts: bool) {
     let mut times = vec![Vec::new(); ways.len()];
     for round in 0..rounds {
         for number in 0..ways.len() {
-            // What one container leaves to be cleaned up meets the next one: each way comes first, and after each other one, as often.
+            // What one container leaves to be cleaned up meets the next one: each way comes first, and after
+            // each other one, as often.
             let forth = (round + number) % ways.len();
             let number = if round / ways.len() % 2 == 0 { forth } else { ways.len() - 1 - forth };
-            // Without a network of its own: dockerd's hook for one is two fifths of the time and tells nothing here.
+            // Without a network of its own: dockerd's hook for one is two fifths of the time and tells
+            // nothing here.
             let words =
                 [&["run", "--rm", "--network=host"], &ways[number][..], &["busybox", "true"]].concat();
             let start = Instant::now();
@@ -250,8 +254,8 @@ fn row(figure: &str, without: Vec<Duration>, with: Vec<Duration>, limit: &str) {
     );
 }
 
-/// The mean without the outermost twentieths, milliseconds, and half of its 95% interval (from the winsorised variance, as for Yuen's
-/// test).
+/// The mean without the outermost twentieths, milliseconds, and half of its 95% interval (from the winsorised
+/// variance, as for Yuen's test).
 fn trimmed(mut values: Vec<i64>) -> (f64, f64) {
     values.sort_unstable();
     let (count, cut) = (values.len(), values.len() / 20);
@@ -265,8 +269,8 @@ fn trimmed(mut values: Vec<i64>) -> (f64, f64) {
     (mean, 1.96 * error)
 }
 
-/// The median between the ends of its 95% interval: how many of n values lie below the true median is binomial, n/2 with a
-/// standard deviation of √n/2, whatever their distribution.
+/// The median between the ends of its 95% interval: how many of n values lie below the true median is
+/// binomial, n/2 with a standard deviation of √n/2, whatever their distribution.
 fn middle(mut values: Vec<i64>) -> [i64; 3] {
     values.sort_unstable();
     let (half, reach) = (values.len() / 2, (0.98 * (values.len() as f64).sqrt()).ceil() as usize);

@@ -117,7 +117,8 @@ fn surroundings() -> Vec<Case> {
         looks("signals", "grep ^Sig[BIC] /proc/self/status", vec![
             run("", ""),
             run("trap '' PIPE;", ""),
-            // Not HUP and INT: runc 1.3 stops ignoring them while it starts the container, now before and now after.
+            // Not HUP and INT: runc 1.3 stops ignoring them while it starts the container, now before and now
+            // after.
             run("trap '' CHLD TERM USR1;", ""),
             run("env --block-signal=TERM --block-signal=USR1 --ignore-signal=PIPE", ""),
         ]),

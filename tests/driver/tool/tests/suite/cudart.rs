@@ -192,8 +192,8 @@ fn what_is_not_known_is_named() {
     assert_eq!(calls["unknown table:00000000000000000000000000000000"], (1, 0));
 }
 
-/// PTX, a cubin and fat binaries, compressed or not, have the kernels and variables that they say, and take memory for
-/// them; of what is compressed with zstd nobody knows the names, and each has the same size.
+/// PTX, a cubin and fat binaries, compressed or not, have the kernels and variables that they say, and take
+/// memory for them; of what is compressed with zstd nobody knows the names, and each has the same size.
 #[test]
 fn code_has_the_names_that_it_says() {
     program("12.9");

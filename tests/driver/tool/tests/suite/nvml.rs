@@ -87,8 +87,8 @@ for number in range(NVML_GPU_INSTANCE_PROFILE_COUNT):
     assert_eq!(output.lines().count(), 1 + 7);
 }
 
-/// As NVIDIA's go-nvlib walks over the devices of a node: it asks every GPU that knows MIG, in MIG mode or not, for each index,
-/// and each device by its UUID.
+/// As NVIDIA's go-nvlib walks over the devices of a node: it asks every GPU that knows MIG, in MIG mode or
+/// not, for each index, and each device by its UUID.
 #[test]
 fn mig_devices_are_found_by_index_and_by_uuid() {
     let node = Node::install("h100-80-mig.toml");
