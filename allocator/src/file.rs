@@ -13,7 +13,7 @@
 //! A change writes the spare and *exchanges* it with the file (renameat2, RENAME_EXCHANGE): as atomic as a
 //! plain rename, but the pages of the old file are written over next time instead of being freed and
 //! allocated, which makes a change three times as fast. It also means that a release needs no new page on a
-//! full disk. The price: who reads without the lock may, if two changes pass meanwhile, see the second one
+//! full disk. The price: a reader without the lock may, if two changes pass meanwhile, see the second one
 //! being written. Our own readers notice by the checksum and read again.
 
 use std::fs::{self, DirBuilder};

@@ -9,17 +9,18 @@
 //! ]}
 //! ```
 //!
-//! It is JSON, one lease per line, and then one waiting request per line if there are any. `check` is XXH3-64 over
-//! everything behind it, so that a torn, cut or edited file is noticed. `seal` is XXH3-64 over the line before it,
-//! seeded with the boot id: a line of a damaged file proves by itself that it is whole and of this boot. Only this
-//! module writes the format, so it need not parse JSON to read it: a line's head is scanned ([`scan`]), and the lines
-//! that an operation does not concern are copied.
+//! It is JSON, one lease per line, and then one waiting request per line if there are any. `check` is XXH3-64
+//! over everything behind it, so that a torn, cut or edited file is noticed. `seal` is XXH3-64 over the line
+//! before it, seeded with the boot id: a line of a damaged file proves by itself that it is whole and of this
+//! boot. Only this module writes the format, so it need not parse JSON to read it: a line's head is scanned
+//! ([`scan`]), and the lines that an operation does not concern are copied.
 //!
 //! # Other versions
 //!
-//! `testdata/` has a file of each release, which every later one reads. A new field is optional, and stands at the end of its line, share or
-//! slice: then nothing else changes, an older release reads past it, and drops it where it writes that line anew. Whatever an older
-//! release must not read past gets the next `version`, which it refuses by its number. A line that passed the check and cannot be read
+//! `testdata/` has a file of each release, which every later one reads. A new field is optional, and stands
+//! at the end of its line, share or slice: then nothing else changes, an older release reads past it, and
+//! drops it where it writes that line anew. Whatever an older release must not read past gets the next
+//! `version`, which it refuses by its number. A line that passed the check and cannot be read
 //! ([`Damage::Unknown`]) is a newer release's, too: it is refused, and neither kept aside nor rebuilt.
 
 use std::hash::Hasher;
@@ -149,7 +150,7 @@ impl Image {
             .find(|line| line.get(NONCE.len()..).is_some_and(|rest| rest.starts_with(nonce.as_bytes())))
     }
 
-    /// A file with this one's leases, each as `edit` says, and then `more`. Who waits stays as he is.
+    /// A file with this one's leases, each as `edit` says, and then `more`. Waiters stay as they are.
     pub(crate) fn rewrite<'a>(
         &'a self,
         boot: &Boot,
@@ -159,7 +160,8 @@ impl Image {
         self.rewrite_all(boot, edit, more, |_| Edit::Keep, None)
     }
 
-    /// A file with this one's leases, each as `edit` says, and then `more`; and with who waits likewise.
+    /// A file with this one's leases, each as `edit` says, and then `more`; and with waiters changed in the
+    /// same way.
     pub(crate) fn rewrite_all<'a>(
         &'a self,
         boot: &Boot,
@@ -210,8 +212,8 @@ pub(crate) enum Edit<'a> {
     Replace(&'a [u8]),
 }
 
-/// A file to be written: its head, and pieces of lines that are not copied together. (Copying costs more than all
-/// else that is done outside the kernel, mostly for page faults of fresh memory.)
+/// A file to be written: its head, and pieces of lines that are not copied together. (Copying costs more than
+/// all else that is done outside the kernel, mostly for page faults of fresh memory.)
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     head: Vec<u8>,

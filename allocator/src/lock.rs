@@ -63,7 +63,7 @@ pub fn holder(host: &Host, path: &Path) -> Option<Holding> {
     let stat = rustix::fs::stat(path).ok()?;
     let locks = fs::read_to_string(host.proc.join("locks")).ok()?;
     let file = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
-    // `1: FLOCK  ADVISORY  WRITE 708 08:01:131 0 EOF`; who waits has an arrow after the number (proc(5)).
+    // `1: FLOCK  ADVISORY  WRITE 708 08:01:131 0 EOF`; a waiter has an arrow after the number (proc(5)).
     let holds = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
@@ -174,7 +174,7 @@ mod tests {
         assert!(holder(&host, &path).unwrap().to_string().ends_with(", which is stopped)"));
         other.kill().unwrap();
         other.wait().unwrap();
-        // Who gave up leaves no lock behind, though his thread gets it now.
+        // A waiter that gave up leaves no lock behind, though its thread gets it now.
         for _ in 0..2 {
             drop(take(open(&path), &path, &host, PATIENCE).unwrap());
         }

@@ -65,7 +65,7 @@ pub struct Waiter {
 pub struct Waiting {
     /// Its place, 1 being the first.
     pub position: usize,
-    /// Who waits for what.
+    /// The waiters and what they wait for.
     pub waiter: Waiter,
     /// Why it waits; `None` if it could go, and will as soon as its process looks.
     pub reason: Option<Error>,
@@ -89,8 +89,8 @@ pub enum Turn {
     },
 }
 
-/// How long a waiter at `position` (from 1) sleeps at most. Those far behind look more rarely, so that a thousand
-/// of them are no load: together they look some forty times a second.
+/// How long a waiter at `position` (from 1) sleeps at most. Those far behind look more rarely, so that a
+/// thousand of them are no load: together they look some forty times a second.
 pub fn look_again(position: usize) -> Duration {
     LOOK + LOOK / 8 * u32::try_from(position.saturating_sub(1)).unwrap_or(u32::MAX).min(1 << 16)
 }

@@ -1,4 +1,5 @@
-//! Taking a share: one look at the leases and the queue with the lock held, and a new lease or a refusal in words.
+//! Taking a share: one look at the leases and the queue with the lock held, and a new lease or a refusal in
+//! words.
 
 use fgpu_spec::{Compute, Grant, Inventory, Nonce, Request, Tier};
 
@@ -58,7 +59,7 @@ pub(crate) struct Refused {
     pub(crate) may_pass: bool,
     /// Whether it is worth waiting.
     pub(crate) is_passing: bool,
-    /// Who waits ahead and would lose.
+    /// The waiters ahead that would lose.
     pub(crate) behind: Option<Box<Waiter>>,
     /// Its place in the queue, from 1, and how many wait in all.
     pub(crate) place: Option<(usize, usize)>,
@@ -84,12 +85,12 @@ impl Stand<'_> {
 impl Store {
     /// Gives `claim` what `request` asks, in the first of `tiers` that has room for it, or says why not.
     ///
-    /// If there is no room, the leases of the dead are freed and it is tried once more. Dead leases of the same
-    /// container are freed in any case: a restarted container has one lease.
+    /// If there is no room, the leases of the dead are freed and it is tried once more. Dead leases of the
+    /// same container are freed in any case: a restarted container has one lease.
     ///
     /// # Errors
-    /// With the codes of [`crate::Refusal::code`]; `state-corrupt` and `internal` as [`Error`] says. Then there is no
-    /// lease.
+    /// With the codes of [`crate::Refusal::code`]; `state-corrupt` and `internal` as [`Error`] says. Then
+    /// there is no lease.
     pub fn reserve(
         &self,
         inventory: &Inventory,
@@ -211,7 +212,8 @@ impl Store {
         }
     }
 
-    /// What [`Store::reserve`] would answer now. Takes nothing and frees nothing; leases of the dead do not count.
+    /// What [`Store::reserve`] would answer now. Takes nothing and frees nothing; leases of the dead do not
+    /// count.
     ///
     /// # Errors
     /// As [`Store::leases`].

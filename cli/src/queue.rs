@@ -1,4 +1,4 @@
-//! The queue in `fgpu status`: who waits for what, and why.
+//! The queue in `fgpu status`: the waiters, what they wait for, and why.
 
 use fgpu_allocator::names::called;
 use fgpu_allocator::{Store, Waiter, Waiting};
@@ -42,7 +42,7 @@ struct Reason {
     message: String,
 }
 
-/// Everybody who waits, in the order of the queue. Without an inventory nobody can tell why.
+/// All waiters, in the order of the queue. Without an inventory the reason is unknown.
 ///
 /// # Errors
 /// What [`Store::waiting`] says.

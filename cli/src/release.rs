@@ -16,7 +16,7 @@ use crate::output::{Output, json};
 pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Error> {
     let store = fgpu_engine::store(config)?;
     loop {
-        // In this order: who is granted something in between is in both, and never in none.
+        // In this order: a waiter that is granted something in between is in both, and never in none.
         let waiters = store.waiters()?;
         let leases = store.leases()?;
         match find::one(candidates(&leases, &waiters), what)? {

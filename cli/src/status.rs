@@ -1,4 +1,4 @@
-//! `fgpu status` and `fgpu top`: who holds what, and who waits.
+//! `fgpu status` and `fgpu top`: the holders and the waiters.
 
 mod text;
 mod watch;
@@ -47,7 +47,7 @@ pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
 }
 
 /// The node's status now, and why its GPUs are not known, if they are not. What was used of the SM time is
-/// told since the look `before`, which becomes this one; where there was none, of late.
+/// told since the look `before`, which becomes this one. Without an earlier look it is the recent average.
 fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Option<Error>), Error> {
     let mut catalogue = Catalogue::default();
     let mut seen = BTreeMap::new();
@@ -59,7 +59,7 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
     let held = match &store {
         None => Vec::new(),
         Some(store) => {
-            // Who cannot tell takes them for holders.
+            // A reader that cannot tell takes them for holders.
             let stale = store.stale().unwrap_or_default();
             let gone: BTreeSet<Nonce> = stale.iter().map(|lease| lease.grant.nonce).collect();
             let held = |lease: Lease| {
@@ -110,7 +110,7 @@ struct Status {
     driver_version: Option<String>,
     gpus: Vec<GpuStatus>,
     leases: Vec<LeaseStatus>,
-    /// Who waits for room, the next one first.
+    /// The waiters, the next one first.
     queue: Vec<WaitingStatus>,
     /// Whether the asker may not see what containers use: their ledgers are root's.
     #[serde(skip)]
@@ -130,7 +130,7 @@ struct GpuStatus {
     /// What containers with a limit have in use; none if there are some and it is not known of any.
     used_memory: Option<u64>,
     granted_cores_ppm: u64,
-    /// What containers used of late; none likewise.
+    /// What containers used recently; none as above.
     used_cores_ppm: Option<u64>,
     /// Why nothing can be granted of it; none if it can.
     unhealthy: Option<String>,
@@ -186,10 +186,10 @@ struct ShareStatus {
     /// Unknown where nothing is limited.
     used_memory: Option<u64>,
     cores_ppm: u32,
-    /// The part of the GPU's SM time that was used of late, or since the look before; unknown where it is not
-    /// limited.
+    /// The part of the GPU's SM time that was used recently, or since the look before; unknown where it is
+    /// not limited.
     used_cores_ppm: Option<u32>,
-    /// Nanoseconds of SM time, ever; unknown likewise.
+    /// Nanoseconds of SM time, ever; unknown as above.
     used_cores_ns: Option<u64>,
 }
 

@@ -26,7 +26,7 @@ struct OfGpu {
     memory: u64,
     /// Nanoseconds of the GPU, ever.
     time: u64,
-    /// The part of the GPU's time of late, ppm.
+    /// The part of the GPU's time that was used recently, ppm.
     busy: u32,
 }
 
@@ -96,7 +96,8 @@ impl Used {
         self.gpu(gpu).time
     }
 
-    /// The part of that GPU's time that was used of late, ppm. Work that is under way counts when it is done.
+    /// The part of that GPU's time that was used recently, ppm. Work that is under way counts when it is
+    /// done.
     pub(crate) fn busy(&self, gpu: usize) -> u32 {
         self.gpu(gpu).busy
     }

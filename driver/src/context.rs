@@ -119,7 +119,7 @@ fn round(
     let with = used()?;
     let listed = device.running_compute_processes();
     let draws = device.running_graphics_processes_count();
-    // Who cannot be listed may be there.
+    // A process that cannot be listed may be there.
     let unknown = listed.is_err() || !matches!(draws, Ok(0) | Err(NvmlError::NotSupported));
     let processes = listed.unwrap_or_default();
     let (own, others): (Vec<_>, Vec<_>) = processes.iter().partition(|process| process.pid == held.0.id());

@@ -246,7 +246,7 @@ mod tests {
                     .collect::<Vec<_>>()
             };
             assert_eq!(grants(&index)[6..9], [7, 101, 9]);
-            // Who comes next clears all the dead.
+            // The next lease clears all dead places.
             (20..30).for_each(|number| end(state, number));
             take_one(state, 102).unwrap();
             let index = fs::read(state.join("board/3/3-index")).unwrap();

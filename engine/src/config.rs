@@ -149,7 +149,7 @@ impl Config {
         runtimes.unwrap_or_else(|| Self::default().runtimes)
     }
 
-    /// `state-dir` of [`PATH`] likewise.
+    /// `state-dir` of [`PATH`], read in the same way.
     pub fn state_dir() -> PathBuf {
         #[derive(Deserialize)]
         #[serde(rename_all = "kebab-case")]

@@ -225,7 +225,8 @@ pub fn tiers(request: &Request, inventory: &Inventory) -> Result<Vec<Tier>, Erro
         Isolation::Quota => Ok(vec![Tier::Quota]),
         Isolation::None => Ok(vec![Tier::None]),
         Isolation::Auto => {
-            // A slice has its SMs to itself: no more, and no less. Who books none has what there is.
+            // A slice has its SMs to itself: no more, and no less. A request that books none has what there
+            // is.
             let can_be = request.compute == Compute::Cap || request.is_unbooked();
             let sliced = can_be && inventory.gpus.iter().any(|gpu| gpu.mig_enabled);
             // The last one serves any GPU that is not in MIG mode, be it with the driver's help or without.

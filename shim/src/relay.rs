@@ -117,8 +117,8 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<()> {
         engine: |_, work, result| crate::job::run(work, result),
         cgroups: Cgroups { of: fgpu_engine::cgroup_of, is_empty: fgpu_engine::cgroup_is_empty },
     };
-    // A session of our own: a signal to containerd's terminal or process group is none to us. Fails only for
-    // a process that leads a group already.
+    // A session of our own: a signal to containerd's terminal or process group does not reach us. Fails only
+    // for a process that leads a group already.
     let _ = nix::unistd::setsid();
     // The stock shim ends on SIGTERM, and then so do we. A relay that ended alone would take a container
     // down.

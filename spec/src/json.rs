@@ -159,8 +159,8 @@ pub(crate) fn list<T: AsRef<str>>(items: &[T]) -> String {
     out
 }
 
-/// Reads an object whose members named by a branch are read likewise. One pass over the text does it: a
-/// docker config.json is mostly a seccomp profile, and scanning that twice is what would cost.
+/// Reads an object whose members named by a branch are read in the same way. One pass over the text does it:
+/// a docker config.json is mostly a seccomp profile, and scanning that twice is what would cost.
 struct Expand(&'static [Branch]);
 
 impl<'de> DeserializeSeed<'de> for Expand {

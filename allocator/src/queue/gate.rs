@@ -1,22 +1,22 @@
 //! Who may go before whom. A function of its arguments.
 //!
-//! A request may be granted before one that waits ahead of it if it cannot delay it, in whatever order the containers
-//! that run now may end. For each GPU on which it would get a share, one of these must hold:
+//! A request may be granted before one that waits ahead of it if it cannot delay it, in whatever order the
+//! containers that run now may end. For each GPU on which it would get a share, one of these must hold:
 //!
 //! 1. The one ahead could not use the GPU, even if it were empty.
 //! 2. The one ahead would fit there now, with the share granted. (It wants several GPUs and lacks others.)
 //! 3. The one ahead does not fit there now, but with the share granted the end of *any single* container on the GPU makes
 //!    room for it. So whichever ends first, it does not miss it.
 //!
-//! On a GPU in MIG mode room is a place, so there it is asked of each place that the one ahead could get, whether it
-//! or another one is left whichever of the other slices are gone by then ([`slices`]).
+//! On a GPU in MIG mode room is a place, so there it is asked of each place that the one ahead could get,
+//! whether it or another one is left whichever of the other slices are gone by then ([`slices`]).
 //!
-//! More ends only make more room, so these hold for ever after; and since every GPU is as good for the one ahead as before,
-//! so are several. 2 and 3 are counted, and after [`PASSES`] of them the GPU is kept free for the one ahead all the same:
-//! should the reasoning have a hole, nobody starves in it.
+//! More ends only make more room, so these hold for ever after; and since every GPU is as good for the one
+//! ahead as before, so are several. 2 and 3 are counted, and after [`PASSES`] of them the GPU is kept free
+//! for the one ahead all the same: should the reasoning have a hole, nobody starves in it.
 //!
-//! Who waits only because the owner's cap is reached has no claim on room, which would be everybody else's to lose. It has
-//! one on the cap: a later request of the same owner may not take what is left of it.
+//! A request that waits only for its owner's cap has no claim on room, which would be everybody else's to
+//! lose. It has one on the cap: a later request of the same owner may not take what is left of it.
 
 use fgpu_spec::{Inventory, Policy, Request, Tier};
 
@@ -44,8 +44,8 @@ pub(crate) enum Effect {
 /// What would be granted.
 #[derive(Debug)]
 pub(crate) struct Candidate<'a> {
-    /// Per GPU: its place in the inventory, what is held of it now, what would be added, and by whom it is held,
-    /// as one [`Held`] per lease.
+    /// Per GPU: its place in the inventory, what is held of it now, what would be added, and by whom it is
+    /// held, as one [`Held`] per lease.
     pub(crate) parts: Vec<Part<'a>>,
     pub(crate) owner: Option<&'a str>,
     /// In ppm of whole GPUs.
@@ -64,7 +64,7 @@ pub(crate) struct Part<'a> {
     pub(crate) added_slots: Vec<Slot>,
 }
 
-/// Who waits ahead.
+/// A waiter ahead.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead<'a> {
     pub(crate) request: &'a Request,
@@ -155,7 +155,8 @@ fn worths(inventory: &Inventory, rules: &Rules, ahead: Ahead<'_>) -> (u64, u64) 
     (least.min(most) * count, most * count)
 }
 
-/// The shares of a placement by their places in the inventory, each as one [`Held`], and as a slice if it is one.
+/// The shares of a placement by their places in the inventory, each as one [`Held`], and as a slice if it is
+/// one.
 pub(crate) fn shares(inventory: &Inventory, placement: &Placement) -> Vec<(usize, Held, Option<Slot>)> {
     let place = |uuid: &str| inventory.gpus.iter().position(|gpu| gpu.uuid == uuid);
     let share = |gpu: &fgpu_spec::GrantedGpu| {

@@ -17,8 +17,8 @@ use crate::reserve::{Ask, Attempt, Refused, Stand};
 use crate::store::new_nonce;
 use crate::{Change, Claim, Error, Key, Lease, Process, Rules, Slot, Store, host, refusal};
 
-/// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns who is passed,
-/// if it is granted.
+/// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns
+/// who is passed, if it is granted.
 pub(crate) fn decide(
     ask: &Ask<'_>,
     image: &Image,
@@ -30,8 +30,8 @@ pub(crate) fn decide(
     scene.decide(&queue, ask.request, ask.tiers)
 }
 
-/// Who waits and could be delayed if a lease grew from `old` to `new`. Its growth stands behind all that wait; `others` are
-/// the leases without it, and `sums` their sum.
+/// The waiters that could be delayed if a lease grew from `old` to `new`. Its growth stands behind all that
+/// wait; `others` are the leases without it, and `sums` their sum.
 pub(crate) fn delayed_by_growth(
     others: &Image,
     sums: &Sums,
@@ -95,8 +95,8 @@ pub(crate) fn served<'a>(
 impl Store {
     /// [`Store::reserve`], or a place in the queue.
     ///
-    /// Call it anew after each [`Ticket::wait`], which should last [`super::look_again`] at most. The ticket's place
-    /// ends with a grant, with an error, and with [`Store::leave`].
+    /// Call it anew after each [`Ticket::wait`], which should last [`super::look_again`] at most. The
+    /// ticket's place ends with a grant, with an error, and with [`Store::leave`].
     ///
     /// # Errors
     /// As [`Store::reserve`], but for shortages that may pass.
@@ -114,7 +114,8 @@ impl Store {
             .map_err(Into::into)
             .and_then(|ask| self.take_turn(&ask, claim, ticket));
         if turn.is_err() {
-            // Its own error says more than what becomes of the place, which ends with the process at the latest.
+            // Its own error says more than what becomes of the place, which ends with the process at the
+            // latest.
             let _ = self.leave(ticket);
         }
         turn
@@ -126,7 +127,8 @@ impl Store {
         if ticket.cancelled {
             return Err(cancelled(ask.request));
         }
-        // Who was woken is in haste. Who woke up by itself, as the first, looks for what nobody told.
+        // A waiter that was woken is in haste. One that woke up by itself, as the first, looks for what
+        // nobody told.
         let (mut swept_key, mut thorough) = (ticket.place.is_some(), ticket.woken);
         loop {
             let stand = match ticket.place {
@@ -210,7 +212,8 @@ impl Store {
         Ok(())
     }
 
-    /// What follows when a ticket's line is gone, if it had one: its pipe goes, and the first in the queue looks.
+    /// What follows when a ticket's line is gone, if it had one: its pipe goes, and the first in the queue
+    /// looks.
     pub(crate) fn left(&self, lock: Lock, image: &Image, ticket: &mut Ticket) {
         let place = ticket.place.take();
         if let Some(place) = &place {
@@ -237,8 +240,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes somebody else's request out of the queue: its wait ends with [`fgpu_spec::Code::Cancelled`]. `false` if
-    /// it does not wait (any more): it may have been granted.
+    /// Takes somebody else's request out of the queue: its wait ends with [`fgpu_spec::Code::Cancelled`].
+    /// `false` if it does not wait (any more): it may have been granted.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -268,7 +271,8 @@ impl Store {
         Ok(())
     }
 
-    /// Who waits, in the order of the queue; the dead left out. Takes no lock unless the file changes all the time.
+    /// The waiters in the order of the queue, without dead ones. Takes no lock unless the file changes all
+    /// the time.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -278,7 +282,7 @@ impl Store {
         living.map(image::waiter).collect::<Result<_, _>>().map_err(|damage| self.damage(damage, None))
     }
 
-    /// Who waits and why, in the order of the queue; the dead left out.
+    /// The waiters and why they wait, in the order of the queue, without dead ones.
     ///
     /// # Errors
     /// As [`Store::waiters`].
@@ -318,7 +322,7 @@ impl Store {
         Ok(waiting)
     }
 
-    /// Whether the process of this line waits; one of whom that cannot be told does.
+    /// Whether the process of this line waits. If that is undetermined, it is treated as waiting.
     pub(crate) fn waits(&self, line: &[u8]) -> bool {
         WaiterHead::scan(line).is_ok_and(|head| self.has_waiter(&head))
     }

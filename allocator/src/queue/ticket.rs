@@ -4,8 +4,8 @@
 //! queue/<ticket>    a FIFO of mode 0600, held open by the waiter; made and removed with the lock held
 //! ```
 //!
-//! What is written into it is [`WAKE`], or [`CANCEL`] for a waiter whose line is about to go. A FIFO that nobody has open
-//! tells whoever would wake its waiter that there is none any more.
+//! What is written into it is [`WAKE`], or [`CANCEL`] for a waiter whose line is about to go. A FIFO that
+//! nobody has open tells whoever would wake its waiter that there is none any more.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,10 +24,11 @@ const WAKE: u8 = b'!';
 /// The wait is over: somebody ended it.
 const CANCEL: u8 = b'x';
 
-/// A place in the queue, or none yet. It is given back by [`crate::Store::leave`], by a grant, or by the end of the process.
+/// A place in the queue, or none yet. It is given back by [`crate::Store::leave`], by a grant, or by the end
+/// of the process.
 #[derive(Debug)]
 pub struct Ticket {
-    /// Who waits.
+    /// The waiter.
     pub(crate) process: Process,
     pub(crate) place: Option<Place>,
     /// Whether the last wait ended by a wake-up.
@@ -54,8 +55,8 @@ impl Place {
         let path = folder.join(nonce.to_string());
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
             .map_err(|errno| Error::io("create", &path, errno))?;
-        // For reading and writing: with no writer of its own, a reader would see the end of the file for ever after
-        // the first wake-up.
+        // For reading and writing: with no writer of its own, a reader would see the end of the file for ever
+        // after the first wake-up.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty())) {
             Ok(fifo) => Ok(Self { nonce, fifo, path }),
@@ -78,8 +79,8 @@ impl Ticket {
         self.place.as_ref().map(|place| place.fifo.as_fd())
     }
 
-    /// Sleeps until it is woken, for `longest` at most, and not at all without a place. A signal that is handled ends
-    /// it, too.
+    /// Sleeps until it is woken, for `longest` at most, and not at all without a place. A signal that is
+    /// handled ends it, too.
     ///
     /// # Errors
     /// The kernel cannot poll(2).
@@ -128,8 +129,8 @@ pub(crate) fn wake(folder: &Path, ticket: &str) -> bool {
     tell(folder, ticket, WAKE)
 }
 
-/// Ends somebody's wait. To be called with the lock held, before its line goes: who finds that gone looks here for the
-/// reason.
+/// Ends somebody's wait. To be called with the lock held, before its line goes: a waiter that finds its line
+/// gone looks here for the reason.
 pub(crate) fn cancel(folder: &Path, ticket: &str) {
     // Nobody to tell is as good.
     tell(folder, ticket, CANCEL);

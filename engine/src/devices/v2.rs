@@ -194,8 +194,8 @@ fn failed(doing: &str, cgroup: &Cgroup, errno: Errno) -> Error {
 }
 
 impl Replaced {
-    /// Puts the old program back, if the new one is still there: who replaced it since has decided anew. A
-    /// cgroup that is gone has no program.
+    /// Puts the old program back, if the new one is still there: another program that replaced it has decided
+    /// anew. A cgroup that is gone has no program.
     pub(super) fn undo(self) -> Result<(), Error> {
         let pin = match &self.pin {
             Some(pin) if pin.holds(&self.new) => pin.put(&self.old),

@@ -343,7 +343,7 @@ fn a_signal_undoes_what_was_done() {
     let lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
     let mut hook = container.spawn(&mut node.hook(&["createRuntime"]));
     let pid = Pid::from_raw(hook.id() as i32);
-    // proc_locks(5): `ORDINAL: -> FLOCK ADVISORY WRITE PID …` is one who waits.
+    // proc_locks(5): `ORDINAL: -> FLOCK ADVISORY WRITE PID …` is a waiter.
     let waits = || {
         let locks = fs::read_to_string("/proc/locks").unwrap();
         locks.lines().any(|line| {

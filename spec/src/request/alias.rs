@@ -18,12 +18,14 @@
 //! | `backend.ai` | `cuda.shares` | `units-per-gpu`, else GPUs | `units` |
 //! | | `cuda.device` | GPUs | `count` |
 //!
-//! *No share of the cores* is what our own `memory` is without `cores`: none is booked, and the container has what others leave.
-//! Those systems neither limit nor count compute there, either. Where a number of GPUs may be 0 in the other system it is 0 here, and the container gets none.
+//! *No share of the cores* is what our own `memory` is without `cores`: none is booked, and the container has
+//! what others leave. Those systems neither limit nor count compute there, either. Where a number of GPUs may
+//! be 0 in the other system it is 0 here, and the container gets none.
 //!
-//! What is translated counts like a key of the pod: a container's own `CONTAINER.fgpu/KEY` goes before it, and beside
-//! `fgpu/KEY` of the same meaning, or the same in another vocabulary, it is a conflict. A filter or policy without an
-//! amount asks for nothing: in Kubernetes HAMi's and Volcano's amounts are resource limits, which no runtime sees.
+//! What is translated counts like a key of the pod: a container's own `CONTAINER.fgpu/KEY` goes before it,
+//! and beside `fgpu/KEY` of the same meaning, or the same in another vocabulary, it is a conflict. A filter
+//! or policy without an amount asks for nothing: in Kubernetes HAMi's and Volcano's amounts are resource
+//! limits, which no runtime sees.
 //!
 //! Sources: KAI-Scheduler `pkg/common/constants` and its GPU request validator; HAMi `docs/config.md` and
 //! `pkg/device/nvidia`; Volcano `pkg/scheduler/api/devices/nvidia/vgpu`; Backend.AI "Resource Management".
@@ -113,7 +115,7 @@ impl FromStr for Vocabulary {
     }
 }
 
-/// Each key of each vocabulary has one of these in it: who finds none of them has nothing to translate.
+/// Each key of each vocabulary has one of these in it. Without any of them there is nothing to translate.
 pub const ALIAS_MARKS: [&str; 2] = ["gpu", "cuda."];
 
 /// One of our values in other words.
@@ -137,8 +139,8 @@ impl Translation {
     /// Reads the annotations that speak for `container`.
     ///
     /// # Errors
-    /// [`Code::InvalidRequest`] for a value that is out of its own grammar, [`Code::Conflict`] for two that contradict
-    /// each other.
+    /// [`Code::InvalidRequest`] for a value that is out of its own grammar, [`Code::Conflict`] for two that
+    /// contradict each other.
     pub(super) fn of(
         annotations: &BTreeMap<String, String>,
         container: Option<&str>,

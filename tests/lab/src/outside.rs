@@ -155,7 +155,7 @@ fn serve(environment: Environment, requests: &Receiver<Request>) {
                 }
             },
         };
-        // Who asked may have been interrupted; nobody else wants the answer.
+        // The asker may have been interrupted; nobody else wants the answer.
         let _ = answer.send(result);
     }
 }

@@ -47,7 +47,7 @@ fn running(front_end: FrontEnd) -> (Container, i32) {
 fn assert_ends(init: i32) {
     wait_until("the end of a lease", || {
         let free = node::leases().is_empty();
-        // In this order: who sees no lease sees no process either.
+        // In this order: without a lease there is no process either.
         assert!(!free || !process::lives(init), "the share is given back and the container lives on");
         free
     });

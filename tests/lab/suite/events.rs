@@ -88,6 +88,6 @@ fn a_full_disk_stops_no_container(front_end: FrontEnd) {
     assert_eq!(node::only_lease().id, container.id);
     container.remove();
     node::wait_until_free();
-    // Who gave the share back tries to tell it, a moment later.
+    // The program that gave the share back tries to tell it, a moment later.
     wait_until("the end of the last writer", || run(["umount", FOLDER]).status == 0);
 }

@@ -232,8 +232,8 @@ fn an_administrator_in_a_container_changes_no_file_of_the_node(front_end: FrontE
     }
 }
 
-/// With effort a limit can be walked around (docs/tiers.md): who copies a driver into the running container
-/// sees the whole GPU. So the tests above would see a road if there was one.
+/// With effort a limit can be walked around (docs/tiers.md): somebody who copies a driver into the running
+/// container sees the whole GPU. So the tests above would see a road if there was one.
 fn a_copy_of_the_driver_shows_that_a_road_would_be_seen() {
     let script = "mkdir /opt/own; cp /run/fgpu/driver-*/cuda /opt/own/libcuda.so.1; LD_LIBRARY_PATH=/opt/own alloc fill";
     let output = share("debian13", FrontEnd::Shim).command(["sh", "-c", script]).run();

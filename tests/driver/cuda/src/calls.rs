@@ -1,6 +1,6 @@
 //! Counts the calls of the process, where the node has a file for that (`sim_node::calls`).
 //!
-//! A function's first call decides: who starts the log later counts what starts after that.
+//! A function's first call decides: a log that starts later counts what starts after that.
 
 use alloc::string::String;
 use core::sync::atomic::{AtomicUsize, Ordering};

@@ -182,14 +182,14 @@ static MORE_HOOKS: Hooks<14> = Hooks(core::cell::UnsafeCell::new([0; 14]));
 unsafe extern "C" fn hooks(out: *mut *mut u32, count: *mut usize) {
     // SAFETY: handed on from the caller; null means that it is not wanted.
     unsafe { put_if_asked(out, HOOKS.0.get().cast()) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { put_if_asked(count, 1024) };
 }
 
 unsafe extern "C" fn more_hooks(out: *mut *mut u32, count: *mut usize) {
     // SAFETY: handed on from the caller; null means that it is not wanted.
     unsafe { put_if_asked(out, MORE_HOOKS.0.get().cast()) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { put_if_asked(count, 14) };
 }
 

@@ -91,7 +91,7 @@ impl Account {
     pub fn lock(&self) -> NodeLock<'_> {
         let word = &self.mapped.state.lock;
         let own = self.slot as u32 + 1;
-        // Who has waited cannot know whether others still do, and says that they may.
+        // A process that has waited does not know whether others still do, and says that they may.
         let mut mine = own;
         loop {
             let seen = match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {

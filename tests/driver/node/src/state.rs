@@ -41,7 +41,7 @@ pub struct State {
     pub layout: u32,
     /// One more than the highest slot ever taken.
     pub high: AtomicU32,
-    /// Who changes what must be seen as a whole (see [`crate::account`]).
+    /// The process that changes what must be seen as a whole (see [`crate::account`]).
     pub lock: AtomicU32,
     reserved: u32,
     /// Injected faults of the node, by [`Fault`].

@@ -1,7 +1,7 @@
 //! MIG instances: which there are, making and destroying them, and the MIG devices that a process may use.
 //!
-//! Who may open `/dev/nvidia-caps/nvidia-cap1` (`config`) may make, destroy and list instances; any other
-//! process sees the devices of which it can open both nodes.
+//! A process that may open `/dev/nvidia-caps/nvidia-cap1` (`config`) may make, destroy and list instances;
+//! any other process sees the devices of which it can open both nodes.
 
 use alloc::ffi::CString;
 use alloc::format;

@@ -47,7 +47,7 @@ unsafe fn named<'a>(device: Handle, cgroup: *const c_char) -> Result<(Device, &'
 unsafe fn set(device: Handle, limits: *const Set) -> Answer {
     // SAFETY: handed on from the caller: null or valid.
     let Set { cgroup, soft, hard } = unsafe { limits.as_ref() }.ok_or(Failure::INVALID_ARGUMENT)?;
-    // SAFETY: likewise.
+    // SAFETY: as above.
     let (device, name, cgroup) = unsafe { named(device, *cgroup) }?;
     if !sys::is_root() {
         return Err(Failure::NO_PERMISSION);
@@ -65,7 +65,7 @@ unsafe fn set(device: Handle, limits: *const Set) -> Answer {
 unsafe fn get(device: Handle, limits: *mut Get) -> Answer {
     // SAFETY: handed on from the caller: null or valid.
     let limits = unsafe { limits.as_mut() }.ok_or(Failure::INVALID_ARGUMENT)?;
-    // SAFETY: likewise.
+    // SAFETY: as above.
     let (device, _, cgroup) = unsafe { named(device, limits.cgroup) }?;
     let mapped = device.session.onlooker.mapped();
     let gpu = &mapped.state.gpus[device.number];

@@ -76,7 +76,7 @@ fn link(target: &str, path: &Path) -> Result<()> {
         .with_context(|| format!("cannot link {}", path.display()))
 }
 
-/// Writes a file beside its place and moves it there: who has the old one open or mapped keeps it.
+/// Writes a file beside its place and moves it there: a process that has the old one open or mapped keeps it.
 fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let write = || -> std::io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
