@@ -4,6 +4,12 @@ use super::*;
 use crate::Key;
 use crate::capacity::Holder;
 
+mod filters;
+
+mod seen;
+
+mod links;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -35,6 +41,10 @@ fn node(memories: &[u64]) -> Inventory {
         topology: fgpu_spec::Topology::default(),
         files: vec![],
     }
+}
+
+fn only(device: &str) -> Filter {
+    Filter { any: vec![device.into()], not: vec![] }
 }
 
 fn fraction(ppm: u32) -> Request {
@@ -221,71 +231,6 @@ fn equal_gpus_are_taken_by_index_and_not_by_their_place_in_the_list() {
     }
 }
 
-/// GPUs 0 and 2 and GPUs 1 and 3 have NVLinks.
-fn crosswise(one: usize, other: usize) -> fgpu_spec::Link {
-    fgpu_spec::Link { nvlinks: if one - other == 2 { 4 } else { 0 }, path: fgpu_spec::Path::System }
-}
-
-#[test]
-fn several_gpus_are_those_most_closely_linked_among_equally_good_ones() {
-    let mut table = Table::new(&[80 * GIB; 4]);
-    table.inventory.topology = fgpu_spec::Topology::new(4, crosswise);
-    let two = |ppm| Request { count: 2, ..fraction(ppm) };
-    let placement = table.decide(&two(1_000_000)).outcome.unwrap();
-    assert_eq!(
-        placement.why,
-        "of 4 GPUs that fit they are left with the least; of equal ones they are the most closely linked (at least \
-         NV4+SYS between any two)"
-    );
-    assert_eq!(table.put(&two(1_000_000)).unwrap(), [0, 2]);
-    assert_eq!(table.put(&two(1_000_000)).unwrap(), [1, 3]);
-    for policy in [Policy::Spread, Policy::Exclusive] {
-        let mut table = Table::new(&[80 * GIB; 4]);
-        table.inventory.topology = fgpu_spec::Topology::new(4, crosswise);
-        assert_eq!(table.put(&Request { policy, ..two(100_000) }).unwrap(), [0, 2], "{policy:?}");
-    }
-}
-
-#[test]
-fn links_do_not_outweigh_a_better_fit() {
-    let mut table = Table::new(&[80 * GIB; 4]);
-    table.inventory.topology = fgpu_spec::Topology::new(4, crosswise);
-    for device in ["0", "1"] {
-        table.put(&Request { device: only(device), ..fraction(500_000) }).unwrap();
-    }
-    assert_eq!(table.put(&Request { count: 2, ..fraction(500_000) }).unwrap(), [0, 1]);
-    assert_eq!(table.put(&Request { count: 2, ..fraction(500_000) }).unwrap(), [2, 3]);
-}
-
-#[test]
-fn one_gpu_does_not_break_a_pair() {
-    let mut table = Table::new(&[80 * GIB; 4]);
-    table.inventory.topology = fgpu_spec::Topology::new(4, crosswise);
-    assert_eq!(table.put(&fraction(1_000_000)).unwrap(), [0]);
-    assert_eq!(table.put(&fraction(1_000_000)).unwrap(), [2], "it has lost its peer already");
-    assert_eq!(table.put(&Request { count: 2, ..fraction(1_000_000) }).unwrap(), [1, 3]);
-}
-
-#[test]
-fn every_choice_says_why() {
-    let mut table = Table::new(&[80 * GIB, 80 * GIB, 40 * GIB]);
-    let why = |table: &Table, request: Request| table.decide(&request).outcome.unwrap().why;
-    let small = |policy| Request { policy, memory: MemoryAsk::Bytes(GIB), ..fraction(100_000) };
-    assert_eq!(
-        why(&table, fraction(100_000)),
-        "of 3 GPUs that fit it is left with the least; of equal ones the first"
-    );
-    assert_eq!(why(&table, small(Policy::Pack)), "of 3 GPUs that fit it is left with the least");
-    assert_eq!(
-        why(&table, small(Policy::Spread)),
-        "it is the emptiest of 3 GPUs that fit; of equal ones the first"
-    );
-    assert_eq!(why(&table, small(Policy::Exclusive)), "it is the smallest of 3 empty GPUs");
-    assert_eq!(why(&table, Request { device: only("1"), ..fraction(1_000) }), "no other GPU fits");
-    table.put(&Request { device: only("1"), ..fraction(900_000) }).unwrap();
-    assert_eq!(why(&table, Request { count: 2, ..fraction(500_000) }), "no other GPUs fit");
-}
-
 #[test]
 fn exclusive_wants_an_empty_gpu_and_keeps_others_out() {
     let mut table = Table::new(&[80 * GIB; 2]);
@@ -361,43 +306,6 @@ fn the_administrators_and_the_drivers_reserve_are_never_granted() {
     assert_eq!(table.decide(&fraction(1_000)).gpus[0].free_memory, 0);
 }
 
-fn only(device: &str) -> Filter {
-    Filter { any: vec![device.into()], not: vec![] }
-}
-
-fn never(device: &str) -> Filter {
-    Filter { any: vec![], not: vec![device.into()] }
-}
-
-#[test]
-fn device_and_model_filters() {
-    let mut table = Table::new(&[80 * GIB; 3]);
-    table.inventory.gpus[1].model = "NVIDIA A100-SXM4-40GB".into();
-    let chosen = |device: Filter, model: Filter| {
-        let decision = table.decide(&Request { device, model, count: 1, ..fraction(1_000) });
-        decision.outcome.map(|placement| placement.gpus[0].uuid.clone())
-    };
-    let any = Filter::default;
-    assert_eq!(chosen(only("2"), any()).unwrap(), "GPU-2");
-    assert_eq!(chosen(only("gpu-2"), any()).unwrap(), "GPU-2");
-    assert_eq!(chosen(never("0"), any()).unwrap(), "GPU-1");
-    assert_eq!(chosen(never("GPU-0"), never("a100")).unwrap(), "GPU-2");
-    assert_eq!(chosen(any(), only("a100")).unwrap(), "GPU-1");
-    assert_eq!(
-        chosen(Filter { any: vec!["0".into(), "1".into()], not: vec!["0".into()] }, any()).unwrap(),
-        "GPU-1"
-    );
-    assert_eq!(chosen(only("GPU"), any()).unwrap_err(), Refusal::NoGpu, "a UUID is matched whole");
-    assert_eq!(chosen(only("7"), any()).unwrap_err(), Refusal::NoGpu);
-    let error = table.error(&Request { model: only("b200"), device: never("0"), ..fraction(1) });
-    assert_eq!(
-        error.to_string(),
-        "fgpu: no-gpu: fgpu/fraction=0.000001: no GPU matches: GPU 0 (NVIDIA H100 80GB HBM3, GPU-0) is not in \
-         fgpu/device, GPU 1 (NVIDIA A100-SXM4-40GB, GPU-1) is not in fgpu/model, GPU 2 (NVIDIA H100 80GB HBM3, \
-         GPU-2) is not in fgpu/model; see fgpu inventory"
-    );
-}
-
 #[test]
 fn no_gpu_at_all() {
     let error = Table::new(&[]).error(&fraction(250_000));
@@ -462,53 +370,6 @@ fn memory_alone_is_short_of_memory_only() {
         assert_eq!(error.code, Code::NoCapacity);
         assert!(error.message.starts_with("fgpu/memory=8Gi asks 8192 MiB; GPU 0 has 0 MiB"), "{error}");
     }
-}
-
-#[test]
-fn memory_that_others_hold_is_not_free() {
-    let mut table = Table::new(&[80 * GIB; 2]);
-    let uuids: Vec<_> = table.inventory.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-    let outsiders = vec![Outsider { pid: 123, name: "python".into() }];
-    let seen = Seen { uuid: uuids[0].clone(), foreign: 8 * GIB + 1, outsiders, ..Seen::default() };
-    table.rules.seen.insert(uuids[0].clone(), seen);
-    // Less than a byte of it is not granted, either.
-    let of = |memory| Request { memory: MemoryAsk::Bytes(memory), cores_ppm: 1, ..fraction(1) };
-    assert_eq!(table.put(&of(72 * GIB)).unwrap(), [1]);
-    assert_eq!(table.put(&of(72 * GIB - 1)).unwrap(), [0]);
-    let error = table.error(&of(9 * GIB));
-    assert_eq!(error.code, Code::NoCapacity);
-    let said = "8193 MiB of GPU 0 is held by processes outside fgpu: pid 123 python";
-    assert!(error.message.contains(said), "{error}");
-    // Nor is such a GPU empty.
-    let mut table = Table { held: vec![Held::default(); 2], ..table };
-    let alone = Request { policy: Policy::Exclusive, ..of(GIB) };
-    assert_eq!(table.put(&alone).unwrap(), [1]);
-    assert_eq!(table.error(&alone).code, Code::NoCapacity);
-    // A request for the whole of it fits as soon as they are gone.
-    table.rules.seen.clear();
-    assert_eq!(table.put(&of(80 * GIB)).unwrap(), [0]);
-}
-
-#[test]
-fn a_gpu_that_is_lost_serves_nothing() {
-    let mut table = Table::new(&[80 * GIB; 2]);
-    let uuid = table.inventory.gpus[0].uuid.clone();
-    let lost = Seen { uuid: uuid.clone(), unhealthy: Some("it is lost".into()), ..Seen::default() };
-    table.rules.seen.insert(uuid, lost);
-    for _ in 0..2 {
-        assert_eq!(table.put(&fraction(500_000)).unwrap(), [1]);
-    }
-    assert_eq!(table.error(&fraction(500_000)).code, Code::NoCapacity, "the other one may become free");
-    for request in [
-        Request { device: Filter { any: vec!["0".into()], not: vec![] }, ..fraction(1_000) },
-        Request { count: 2, ..fraction(1_000) },
-    ] {
-        let error = table.error(&request);
-        assert_eq!(error.code, Code::GpuUnhealthy, "{error}");
-        assert!(error.message.contains("GPU 0 cannot be used: it is lost; reset it"), "{error}");
-    }
-    // What no GPU of the node could ever serve is not the lost one's fault.
-    assert_eq!(table.error(&Request { count: 3, ..fraction(1_000) }).code, Code::TooLarge);
 }
 
 #[test]

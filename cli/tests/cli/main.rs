@@ -16,6 +16,10 @@ use fgpu_allocator::{Claim, Key, Lease, Process, Rules, Store};
 use fgpu_spec::{Defaults, Inventory, Request, Tier};
 use serde_json::Value;
 
+mod health;
+
+mod explain;
+
 const VERSION: &str = "550.163.01";
 
 /// A node with a driver root, a state directory and a configuration that names both.
@@ -253,192 +257,11 @@ fn a_lost_gpu_is_a_warning_and_a_lost_node_an_error() {
     Node::with_gpus("15").bad(&["inventory"], "gpu-unhealthy");
 }
 
-/// As a create has it done, which does not wait for it.
-fn look_at_gpus(node: &Node) {
-    let (state, root) = (node.state(), node.root());
-    let words =
-        ["driver", "--state-dir", state.to_str().unwrap(), "--root", root.to_str().unwrap(), "health"];
-    node.good(&words);
-}
-
-#[test]
-fn a_gpu_that_is_lost_after_the_inventory_serves_nothing_until_it_is_back() {
-    let node = Node::with_gpus("0,0");
-    node.good(&["inventory", "--refresh"]);
-    let standin = |gpus: &str| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../driver/src/nvml/standin.c");
-        let version = format!("-DVERSION=\"{VERSION}\"");
-        let defines =
-            [format!("-DGPUS={gpus}"), version, "-DINIT=0".into(), "-DMEMORY_2".into(), "-DMIG=0".into()];
-        node.library("libnvidia-ml", &source, &defines);
-    };
-    let granted = |device: &str| node.json(&["explain", "--json", "fraction=1", device])["granted"].clone();
-    assert_eq!(granted("device=0"), true);
-    for lost in ["15,0", "16,0"] {
-        standin(lost);
-        assert_eq!(granted("device=0"), true, "nobody has looked");
-        look_at_gpus(&node);
-        let error = node.bad(&["explain", "fraction=0.5", "device=0"], "gpu-unhealthy");
-        assert!(error.contains("GPU 0 cannot be used: it "), "{error}");
-        node.bad(&["explain", "count=2"], "gpu-unhealthy");
-        let answer = node.json(&["explain", "--json", "fraction=0.5"]);
-        assert_eq!(answer["gpus"][0]["reason"], "it is lost or must be reset");
-        assert_eq!(
-            (&answer["gpus"][0]["granted"], &answer["gpus"][1]["granted"]),
-            (&false.into(), &true.into())
-        );
-        let status = node.good(&["status"]);
-        assert!(status.contains(" unhealthy ") && status.contains("GPU 0 serves nothing: it "), "{status}");
-        let status = node.json(&["status", "--json"]);
-        assert!(status["gpus"][0]["unhealthy"].is_string() && status["gpus"][1]["unhealthy"].is_null());
-        standin("0,0");
-        look_at_gpus(&node);
-        assert_eq!(granted("device=0"), true);
-    }
-}
-
-#[test]
-fn memory_that_somebody_outside_holds_is_shown_and_not_free() {
-    let meter = tempfile::NamedTempFile::new().unwrap();
-    let used = format!("-DUSED=\"{}\"", meter.path().display());
-    let node = Node::with_nvml(&["-DGPUS=0".into(), "-DINIT=0".into(), "-DCOMPUTE=2".into(), used]);
-    node.good(&["inventory", "--refresh"]);
-    let free = || node.json(&["explain", "--json", "memory=1Gi"])["gpus"][0]["free_memory"].as_u64().unwrap();
-    let whole = free();
-    let mut outsider = Command::new("sleep").arg("1000").spawn().unwrap();
-    fs::write(meter.path(), format!("8000 {}", outsider.id())).unwrap();
-    look_at_gpus(&node);
-    assert_eq!(free(), whole - (8000 << 20));
-    let who = format!("is held by processes outside fgpu: pid {} sleep", outsider.id());
-    let status = node.good(&["status"]);
-    assert!(status.contains(&format!("7.8 GiB of GPU 0 {who}.")), "{status}");
-    let shown = node.json(&["status", "--json"]);
-    assert_eq!(shown["gpus"][0]["foreign_memory"], 8000u64 << 20);
-    assert_eq!(shown["gpus"][0]["foreign_processes"][0]["name"], "sleep");
-    assert!(node.good(&["explain", "memory=1Gi"]).contains("Not free: 7.8 GiB of GPU 0 is held by"));
-    assert_eq!(node.json(&["explain", "--json", "memory=1Gi"])["gpus"][0]["foreign_memory"], 8000u64 << 20);
-    let error = node.bad(&["explain", "memory=20Gi"], "no-capacity");
-    assert!(error.contains(&format!("8000 MiB of GPU 0 {who}")), "{error}");
-    // Whoever says so grants it nevertheless.
-    let config = fs::read_to_string(node.config()).unwrap();
-    fs::write(node.config(), format!("{config}[placement]\nforeign = \"ignore\"\n")).unwrap();
-    assert_eq!(free(), whole);
-    fs::write(node.config(), config).unwrap();
-    // Memory in use with nobody behind it keeps no share away.
-    outsider.kill().unwrap();
-    outsider.wait().unwrap();
-    assert_eq!(free(), whole, "who has ended holds nothing, though nobody has looked since");
-    look_at_gpus(&node);
-    assert_eq!(free(), whole);
-}
-
 #[test]
 fn a_driver_that_crashes_kills_only_the_probe() {
     let node = Node::with_nvml(&["-DGPUS=0".into(), "-DINIT=*(volatile int *)8".into()]);
     assert!(node.bad(&["inventory"], "driver-error").contains("signal: 11"));
     assert!(!node.state().join("inventory.json").exists());
-}
-
-#[test]
-fn explain_says_what_would_be_granted() {
-    let node = Node::with_gpus("0,0");
-    let answer = node.json(&["explain", "--json", "fraction=0.25"]);
-    assert_eq!(answer["granted"], true);
-    assert_eq!(answer["request"], "fgpu/fraction=0.25");
-    assert_eq!(answer["gpus"][0]["granted"], true);
-    assert_eq!(answer["gpus"][0]["asked_memory"], ((24576_u64 - 512) / 4) << 20);
-    assert!(node.store().leases().unwrap().is_empty(), "nothing was reserved");
-}
-
-#[test]
-fn explain_says_why_these_gpus() {
-    let node = Node::with_gpus("0,0,0");
-    let text = node.good(&["explain", "fraction=0.25", "count=2"]);
-    assert!(
-        text.contains("would be granted on GPUs 0, 1, in the quota tier.\nWhy: of 3 GPUs that fit"),
-        "{text}"
-    );
-    assert!(text.contains("(at least SYS between any two)"), "{text}");
-    let answer = node.json(&["explain", "--json", "memory=1Gi", "cores=100", "device=!0"]);
-    assert_eq!(answer["gpus"][0]["reason"], "the request is for other devices");
-    assert_eq!(
-        (&answer["gpus"][1]["granted"], &answer["gpus"][1]["left_cores_ppm"]),
-        (&true.into(), &0.into())
-    );
-    assert!(
-        answer["wasted"][0].as_str().unwrap().contains("GPU 1, but for containers that ask for memory alone")
-    );
-}
-
-/// Two of them, and more, have room where a share of the SM time has none.
-#[test]
-fn memory_alone_books_no_sm_time() {
-    let node = Node::with_gpus("0");
-    let make = |id: &str, annotations: &[(&str, &str)]| {
-        let inventory: Inventory = serde_json::from_value(node.json(&["inventory", "--json"])).unwrap();
-        let annotations =
-            annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
-        let key = Key { namespace: "test".into(), id: id.into() };
-        let maker = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let claim = Claim { key, bundle: "/bundle".into(), maker, pid_file: None };
-        node.store().reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &claim).unwrap()
-    };
-    make("booked", &[("fgpu/memory", "1Gi"), ("fgpu/cores", "100")]);
-    make("one", &[("fgpu/memory", "1Gi")]);
-    let text = node.good(&["explain", "memory=2Gi"]);
-    assert!(text.contains("Note: memory alone books no SM time"), "{text}");
-    let answer = node.json(&["explain", "--json", "memory=2Gi"]);
-    assert_eq!((&answer["granted"], &answer["compute"]), (&true.into(), &"share".into()));
-    assert_eq!(answer["gpus"][0]["asked_cores_ppm"], 0);
-    assert_eq!(answer["notes"].as_array().unwrap().len(), 1, "{answer}");
-    let booked = node.json(&["explain", "--json", "memory=2Gi", "compute=off"]);
-    assert!(booked["notes"].as_array().unwrap().is_empty(), "{booked}");
-    node.bad(&["explain", "memory=2Gi", "compute=cap"], "conflict");
-    node.bad(&["explain", "memory=2Gi", "cores=1%"], "no-capacity");
-    let status = node.good(&["status"]);
-    let line = |id: &str| status.lines().find(|line| line.contains(id)).unwrap_or_default().to_owned();
-    assert!(line("test/one").contains(" share "), "{status}");
-    assert!(line("test/booked").contains(" 100% "), "{status}");
-    let status = node.json(&["status", "--json"]);
-    assert_eq!(status["leases"][1]["compute"], "share", "{status}");
-    assert_eq!(status["leases"][1]["gpus"][0]["cores_ppm"], 0, "{status}");
-}
-
-#[test]
-fn explain_understands_other_systems_words_where_the_configuration_does() {
-    let node = Node::with_gpus("0");
-    node.bad(&["explain", "gpu-fraction=0.25"], "invalid-request");
-    assert!(node.bad(&["explain", "nvidia.com/gpumem=3000"], "invalid-request").contains("ask for no GPU"));
-    node.configure("aliases = [\"kai\", \"hami\"]\n");
-    let text = node.good(&["explain", "gpu-fraction=0.25"]);
-    assert!(text.starts_with("gpu-fraction=0.25 would be granted on GPU 0, in the quota tier.\n"), "{text}");
-    let answer = node.json(&["explain", "--json", "nvidia.com/gpumem=3000"]);
-    assert_eq!(
-        (&answer["gpus"][0]["asked_memory"], &answer["gpus"][0]["asked_cores_ppm"]),
-        (&(3000u64 << 20).into(), &0.into())
-    );
-    let error = node.bad(&["explain", "gpu-fraction=0.25", "nvidia.com/gpumem=3000"], "conflict");
-    assert!(error.contains("gpu-fraction=0.25 and nvidia.com/gpumem=3000"), "{error}");
-}
-
-#[test]
-fn explain_says_why_not() {
-    let node = Node::with_gpus("0");
-    node.bad(&["explain", "memory=100Gi"], "too-large");
-    node.bad(&["explain", "fraction=2"], "invalid-request");
-    node.bad(&["explain", "fraction=0.5", "fgpu/fraction=0.25"], "invalid-request");
-    node.bad(&["explain", "docker/x=y"], "invalid-request");
-    node.bad(&["explain", "fraction=0.5", "model=h100"], "no-gpu");
-    let me = Process::current().unwrap();
-    node.lease("a", me);
-    node.bad(&["explain", "fraction=0.8"], "no-capacity");
-    let output = node.run(&["explain", "fraction=0.8"]);
-    let stdout = text(output.stdout);
-    assert!(
-        stdout.contains("would not be granted") && stdout.contains("it is short of memory and SM time"),
-        "{stdout}"
-    );
 }
 
 #[test]
