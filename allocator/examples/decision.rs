@@ -4,8 +4,9 @@
 //! cargo run --release -p fgpu-allocator --example decision -- [GPUS [LEASES [ROUNDS [DIR]]]]
 //! ```
 //!
-//! LEASES (4000) are spread over GPUS (64); ROUNDS (2000) times one more is reserved and released again, below DIR
-//! (`/dev/shm`, which is a tmpfs like `/run`). The leases are as long as Docker's. A table is printed, in µs.
+//! LEASES (4000) are spread over GPUS (64); ROUNDS (2000) times one more is reserved and released again,
+//! below DIR (`/dev/shm`, which is a tmpfs like `/run`). The leases are as long as Docker's. A table is
+//! printed, in µs.
 
 mod node;
 

@@ -4,8 +4,8 @@
 //! cargo run --release -p fgpu-allocator --example pairs -- [LEASES [PROCESSES [PAIRS [DIR]]]]
 //! ```
 //!
-//! LEASES (100) are in the file all the time, PROCESSES (1) do PAIRS (50000) in all, below DIR (`/dev/shm`, which
-//! is a tmpfs like `/run`). The leases are as long as Docker's. One line is printed.
+//! LEASES (100) are in the file all the time, PROCESSES (1) do PAIRS (50000) in all, below DIR (`/dev/shm`,
+//! which is a tmpfs like `/run`). The leases are as long as Docker's. One line is printed.
 
 mod node;
 

@@ -4,9 +4,9 @@
 //! cargo run --release -p fgpu-allocator --example wake -- [WAITERS [DIR]]
 //! ```
 //!
-//! WAITERS (200) processes wait for one whole GPU, below DIR (`/dev/shm`, which is a tmpfs like `/run`). Each gives it
-//! back as soon as it has it, so each release is followed by one grant. The order is checked; a line is printed, in
-//! ms.
+//! WAITERS (200) processes wait for one whole GPU, below DIR (`/dev/shm`, which is a tmpfs like `/run`). Each
+//! gives it back as soon as it has it, so each release is followed by one grant. The order is checked; a line
+//! is printed, in ms.
 
 mod node;
 

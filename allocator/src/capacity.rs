@@ -96,8 +96,8 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// With the instances that no lease made, per GPU. Where a lease is, either it uses that instance, or what was seen is
-    /// not so any more.
+    /// With the instances that no lease made, per GPU. Where a lease is, either it uses that instance, or
+    /// what was seen is not so any more.
     pub(crate) fn with(mut self, foreign: &[Vec<Slot>]) -> Self {
         for (slots, foreign) in self.slots.iter_mut().zip(foreign) {
             let leased = slots.len();
@@ -111,9 +111,9 @@ impl Sums {
     }
 }
 
-/// Adds up the leases; `owner` is whose cap will be asked for, `key` ([`crate::image::key_head`]) the container
-/// whose other leases are looked for. A lease on a GPU that is not in the inventory (it
-/// fell off the bus) takes nothing of the others.
+/// Adds up the leases; `owner` is whose cap will be asked for, `key` ([`crate::image::key_head`]) the
+/// container whose other leases are looked for. A lease on a GPU that is not in the inventory (it fell off
+/// the bus) takes nothing of the others.
 pub(crate) fn sum(
     image: &Image,
     inventory: &Inventory,

@@ -1,16 +1,17 @@
 //! Which of the GPUs that fit a request serve it.
 //!
-//! Fitting comes first and links second: a set of GPUs that leaves more room for others is never given up for one that
-//! is closer together. Among sets that are equally good in that respect (the usual case of whole GPUs, which are all
-//! empty) these decide, in this order:
+//! Fitting comes first and links second: a set of GPUs that leaves more room for others is never given up for
+//! one that is closer together. Among sets that are equally good in that respect (the usual case of whole
+//! GPUs, which are all empty) these decide, in this order:
 //!
 //! 1. the most NVLinks within the set, then the shortest ways over PCIe within it;
 //! 2. unless GPUs are spread, the fewest links between the set and the equally good GPUs that are left: a container
 //!    with one GPU does not take it from a pair that the next one wants;
 //! 3. the lowest indices.
 //!
-//! Of up to 16 GPUs every set is looked at ([`EXACT`]). Of more, sets are grown from each GPU and the best one is
-//! improved by exchanging one GPU at a time, so that a decision takes well below a millisecond for 64 of them.
+//! Of up to 16 GPUs every set is looked at ([`EXACT`]). Of more, sets are grown from each GPU and the best
+//! one is improved by exchanging one GPU at a time, so that a decision takes well below a millisecond for 64
+//! of them.
 
 use fgpu_spec::{Link, Path, Topology};
 
@@ -48,7 +49,8 @@ pub(crate) struct Chosen {
     pub(crate) by: By,
 }
 
-/// Chooses `count` of at least so many candidates. `keep_links`: whether the links of those that are left count.
+/// Chooses `count` of at least so many candidates. `keep_links`: whether the links of those that are left
+/// count.
 pub(crate) fn choose(
     mut candidates: Vec<Candidate>,
     count: usize,
@@ -77,8 +79,8 @@ pub(crate) fn choose(
     Chosen { places: chosen.iter().map(|candidate| candidate.at).collect(), by }
 }
 
-/// How close two GPUs are, to be added up over the pairs of a set: NVLinks in the upper half, which outweigh all ways
-/// over PCIe in the lower half.
+/// How close two GPUs are, to be added up over the pairs of a set: NVLinks in the upper half, which outweigh
+/// all ways over PCIe in the lower half.
 pub(crate) fn closeness(link: Option<Link>) -> u64 {
     let Some(Link { nvlinks, path }) = link else { return 0 };
     let path = match path {
@@ -214,8 +216,8 @@ impl Search {
         set
     }
 
-    /// Exchanges one GPU for another as long as that brings the set closer together, but not for ever: a few times are
-    /// the rule.
+    /// Exchanges one GPU for another as long as that brings the set closer together, but not for ever: a few
+    /// times are the rule.
     fn exchange(&self, mut set: Vec<usize>) -> Vec<usize> {
         for _ in 0..4 * self.count {
             // Closeness of each GPU to the whole set.

@@ -3,8 +3,9 @@
 use crate::{Error, Key, Lease, Store};
 
 impl Store {
-    /// Ends the leases of a container that its runtime has deleted, and its wait for one. One that a process is known to live
-    /// on stays: the runtime's state directory, by which containers are named, may have been taken for another.
+    /// Ends the leases of a container that its runtime has deleted, and its wait for one. One that a process
+    /// is known to live on stays: the runtime's state directory, by which containers are named, may have been
+    /// taken for another.
     ///
     /// # Errors
     /// As [`Error`] says; then the leases are still there.

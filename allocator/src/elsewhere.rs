@@ -1,7 +1,8 @@
 //! Leases whose processes have their pids in another PID namespace than ours.
 //!
-//! A pid that nobody has here may be somebody's there: without more, `fgpu gc` in a pod would free what the node's containers
-//! hold. So such a lease stays, unless its namespace is proven to be gone, and with it all that was in it and below:
+//! A pid that nobody has here may be somebody's there: without more, `fgpu gc` in a pod would free what the
+//! node's containers hold. So such a lease stays, unless its namespace is proven to be gone, and with it all
+//! that was in it and below:
 //!
 //! - From the initial namespace every process can be seen. None is of that namespace: it is gone.
 //! - A state directory on the root file system of a container (Docker in Docker) is that container's own: what another
@@ -31,8 +32,9 @@ impl Store {
         }
     }
 
-    /// Where a runtime may write the init's pid, besides [`Claim::pid_file`](crate::Claim::pid_file): in the grant's folder,
-    /// which whoever uses it makes. A file that names no pid says that there is an init, and not which: the lease stays.
+    /// Where a runtime may write the init's pid, besides [`Claim::pid_file`](crate::Claim::pid_file): in the
+    /// grant's folder, which whoever uses it makes. A file that names no pid says that there is an init, and
+    /// not which: the lease stays.
     pub fn pid_file(&self, nonce: &Nonce) -> PathBuf {
         self.container_dir(nonce).join("init.pid")
     }

@@ -86,15 +86,16 @@ impl Host {
         Ok(self.process(process.pid)? == Some(process))
     }
 
-    /// Whether this very process still runs and is not stopped, by SIGSTOP, a terminal's Ctrl-Z or a cgroup's freezer.
+    /// Whether this very process still runs and is not stopped, by SIGSTOP, a terminal's Ctrl-Z or a cgroup's
+    /// freezer.
     pub(crate) fn can_act(&self, process: Process) -> io::Result<bool> {
         let stat = process::stat(&self.proc, &process.pid.to_string())?;
         let runs = stat.is_some_and(|stat| stat.process == process && stat.runs && !stat.stopped);
         Ok(runs && !self.is_frozen(process.pid)?)
     }
 
-    /// Whether the freezer has stopped the cgroup of a process, or one above it: `frozen` in `cgroup.events` of v2
-    /// (cgroup-v2.rst), `freezer.state` of v1 (freezer-subsystem.rst). Both count what is above.
+    /// Whether the freezer has stopped the cgroup of a process, or one above it: `frozen` in `cgroup.events`
+    /// of v2 (cgroup-v2.rst), `freezer.state` of v1 (freezer-subsystem.rst). Both count what is above.
     fn is_frozen(&self, pid: i32) -> io::Result<bool> {
         let Some(cgroups) = read_if_there(&self.proc.join(pid.to_string()).join("cgroup"))? else {
             return Ok(false);
@@ -124,8 +125,8 @@ impl Host {
         Ok(false)
     }
 
-    /// Whether a process is left in the cgroup or below it. In v1 every controller has a tree of its own, and any
-    /// of them counts. A cgroup that does not exist is empty.
+    /// Whether a process is left in the cgroup or below it. In v1 every controller has a tree of its own, and
+    /// any of them counts. A cgroup that does not exist is empty.
     ///
     /// # Errors
     /// When it cannot be told.

@@ -18,9 +18,9 @@ pub struct Key {
 }
 
 impl Key {
-    /// `moby/3f1c0a9b2d11`, for people: a long id of hex digits is cut as Docker cuts it, and a namespace that is a
-    /// path is left out. Containers of the hook have their bundle for a namespace, those of a runtime with `--root`
-    /// its state directory.
+    /// `moby/3f1c0a9b2d11`, for people: a long id of hex digits is cut as Docker cuts it, and a namespace
+    /// that is a path is left out. Containers of the hook have their bundle for a namespace, those of a
+    /// runtime with `--root` its state directory.
     pub fn short(&self) -> String {
         let random = self.id.len() >= 20 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = if random { &self.id[..12] } else { &self.id };
@@ -35,8 +35,8 @@ pub struct Claim {
     pub key: Key,
     /// Its bundle, for people; the lease's life does not depend on it.
     pub bundle: PathBuf,
-    /// The process that holds the lease until the container's init is known. It should live at least until the
-    /// runtime below it has written `pid_file` or failed.
+    /// The process that holds the lease until the container's init is known. It should live at least until
+    /// the runtime below it has written `pid_file` or failed.
     pub maker: Process,
     /// Where the runtime will write the init's pid: a plain decimal, runc's `state.json` or crun's `status`.
     /// With the latter two a reused pid is told apart with certainty, as they carry the start time.
@@ -51,7 +51,8 @@ pub enum State {
     Reserving,
     /// The container runs.
     Active,
-    /// The container is gone, and what the driver holds for it is still to be undone ([`crate::Store::finish`]).
+    /// The container is gone, and what the driver holds for it is still to be undone
+    /// ([`crate::Store::finish`]).
     Releasing,
     /// The container is gone, and its MIG instances are kept for the next request.
     Kept,
@@ -81,8 +82,8 @@ pub struct Lease {
     pub bundle: PathBuf,
     /// Who made it.
     pub maker: Process,
-    /// The PID namespace in which its processes have their pids: the inode behind `/proc/self/ns/pid` (namespaces(7)).
-    /// `None` if it is not known.
+    /// The PID namespace in which its processes have their pids: the inode behind `/proc/self/ns/pid`
+    /// (namespaces(7)). `None` if it is not known.
     pub pid_namespace: Option<u64>,
     /// Where the runtime writes the init's pid.
     pub pid_file: Option<PathBuf>,
@@ -107,12 +108,13 @@ pub struct Lease {
 pub struct Rules {
     /// `reserve-memory`: bytes of each GPU that are never granted.
     pub reserve_memory: u64,
-    /// `[owner."name"] max-gpus`: how many GPUs' worth of shares an owner may hold at a time. A share counts as
-    /// the larger of its memory and SM part of the GPU, an exclusive one as a whole GPU.
+    /// `[owner."name"] max-gpus`: how many GPUs' worth of shares an owner may hold at a time. A share counts
+    /// as the larger of its memory and SM part of the GPU, an exclusive one as a whole GPU.
     pub owner_max_gpus: BTreeMap<String, u32>,
     /// `[mig] use-existing`: whether the administrator's own MIG instances may be used.
     pub mig_use_existing: bool,
-    /// What was last seen of each GPU, by UUID. Where `[placement] foreign` is `ignore`, nobody holds anything there.
+    /// What was last seen of each GPU, by UUID. Where `[placement] foreign` is `ignore`, nobody holds
+    /// anything there.
     pub seen: BTreeMap<String, Seen>,
 }
 
@@ -128,8 +130,8 @@ impl Rules {
     }
 }
 
-/// A lease as a line of the file. What every reserve needs to know of all leases comes first; `image/scan.rs` reads
-/// that much without a JSON parser.
+/// A lease as a line of the file. What every reserve needs to know of all leases comes first; `image/scan.rs`
+/// reads that much without a JSON parser.
 #[derive(Serialize)]
 struct Line<'a> {
     nonce: Nonce,

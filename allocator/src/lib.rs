@@ -1,9 +1,10 @@
 //! The allocator: who holds which share of which GPU, in one small file.
 //!
-//! A [`Store`] is a directory (`/run/fgpu`) with a lock and a file of [`Lease`]s. [`Store::reserve`] places a request
-//! and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::resize`] changes its share,
-//! [`Store::release`] ends it, and [`Store::reconcile`] ends those whose processes are gone. Free capacity is never
-//! stored: it is what the leases leave over. [`Store::reserve_or_wait`] queues for it.
+//! A [`Store`] is a directory (`/run/fgpu`) with a lock and a file of [`Lease`]s. [`Store::reserve`] places a
+//! request and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::resize`]
+//! changes its share, [`Store::release`] ends it, and [`Store::reconcile`] ends those whose processes are
+//! gone. Free capacity is never stored: it is what the leases leave over. [`Store::reserve_or_wait`] queues
+//! for it.
 //!
 //! # Invariants
 //!
@@ -15,8 +16,9 @@
 //!   are proven gone. No age, no time-out, no wall clock ends it. When it cannot be told, it stays.
 //! - A file that fails its check is never overwritten and never taken for empty ([`Store::rebuild`]).
 //!
-//! Leases name their holders by pid, so each says in which PID namespace that is. Of one that was made in another it is
-//! known only from where all processes can be seen whether anybody holds it; elsewhere it stays.
+//! Leases name their holders by pid, so each says in which PID namespace that is. Of one that was made in
+//! another it is known only from where all processes can be seen whether anybody holds it; elsewhere it
+//! stays.
 
 #![forbid(unsafe_code)]
 

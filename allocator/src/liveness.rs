@@ -5,11 +5,11 @@
 //! | init | init runs, or its cgroup has a process |
 //! | only the maker | the maker runs, or a pid file names a process that can be the container's init, or the cgroup has a process |
 //!
-//! Pid files are the grant's own ([`crate::Store::pid_file`]), and the one that the lease names.
-//! A process is a pid with its start time. Where `pid_file` gives only a pid, it may have been reused since; the
-//! process that has it now is the init unless it started before the lease was made, or after the file was last
-//! written. Start times are CLOCK_BOOTTIME and file times CLOCK_REALTIME, so the latter comparison is made only if
-//! nobody has set the wall clock since the lease was made. What cannot be told keeps the lease.
+//! Pid files are the grant's own ([`crate::Store::pid_file`]), and the one that the lease names. A process is
+//! a pid with its start time. Where `pid_file` gives only a pid, it may have been reused since; the process
+//! that has it now is the init unless it started before the lease was made, or after the file was last
+//! written. Start times are CLOCK_BOOTTIME and file times CLOCK_REALTIME, so the latter comparison is made
+//! only if nobody has set the wall clock since the lease was made. What cannot be told keeps the lease.
 
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -22,8 +22,8 @@ use crate::{Host, Lease, Process, host};
 
 /// Largest state file that is read, in bytes; runc's holds the container's whole configuration.
 const STATE_FILE_MAX: u64 = 16 << 20;
-/// By how much REALTIME − BOOTTIME may seem to differ with nobody having set the clock: the two are read one after
-/// the other. Slewing (NTP) moves both alike. In ns.
+/// By how much REALTIME − BOOTTIME may seem to differ with nobody having set the clock: the two are read one
+/// after the other. Slewing (NTP) moves both alike. In ns.
 const CLOCK_JITTER: i128 = 100_000_000;
 
 /// The judgement.
@@ -113,7 +113,8 @@ struct Record {
     start: Option<u64>,
 }
 
-/// What runc's `state.json` (`init_process_*`) and crun's `status` (`pid`, `process-start-time`) say of the init.
+/// What runc's `state.json` (`init_process_*`) and crun's `status` (`pid`, `process-start-time`) say of the
+/// init.
 #[derive(Deserialize)]
 struct RuntimeState {
     #[serde(alias = "init_process_pid")]
@@ -130,7 +131,8 @@ enum Start {
     Text(String),
 }
 
-/// The record and when it was written (CLOCK_REALTIME, ns); `None` when there is none yet, or nothing sensible.
+/// The record and when it was written (CLOCK_REALTIME, ns); `None` when there is none yet, or nothing
+/// sensible.
 fn read_record(path: &Path) -> io::Result<Option<(Record, i128)>> {
     let mut options = std::fs::OpenOptions::new();
     // Not to hang on a FIFO.

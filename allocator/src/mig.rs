@@ -1,6 +1,7 @@
 //! MIG placement: which slice of which GPU a request gets. A function of its arguments.
 //!
-//! What counts is what the driver reports (profiles, where each may lie, how many of it there can be), never a table:
+//! What counts is what the driver reports (profiles, where each may lie, how many of it there can be), never
+//! a table:
 //!
 //! - Two instances may not share a memory slice, their compute slices may not sum to more than the largest profile has,
 //!   and of a profile there may be no more than the driver says.
@@ -63,8 +64,8 @@ pub(crate) fn serving<'a>(gpu: &'a Gpu, request: &Request, usable: u64) -> Vec<&
     serving
 }
 
-/// Decides a request for slices, given what lies on each GPU (in the inventory's order) and what the request's owner
-/// holds in all (ppm of whole GPUs).
+/// Decides a request for slices, given what lies on each GPU (in the inventory's order) and what the
+/// request's owner holds in all (ppm of whole GPUs).
 pub fn place(
     inventory: &Inventory,
     rules: &Rules,
@@ -268,8 +269,8 @@ fn most_when_empty(inventory: &Inventory, request: &Request, suitable: &[usize],
     suitable.iter().map(one).sum::<usize>().min(request.count.max(1) as usize)
 }
 
-/// How many instances of a profile an empty GPU has room for. The administrator's do not go by themselves, but they may
-/// serve as they are.
+/// How many instances of a profile an empty GPU has room for. The administrator's do not go by themselves,
+/// but they may serve as they are.
 fn most_on(gpu: &Gpu, profile: &MigProfile) -> usize {
     let mut board = Board::new(&gpu.mig_profiles, Vec::new());
     while let Some((placement, _)) = board.best(profile) {

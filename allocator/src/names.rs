@@ -1,8 +1,8 @@
 //! What a container is called, and which image it was made from: read from the files that its engine keeps.
 //!
-//! A help for people and nothing more: no engine is asked, so none can keep us waiting; what cannot be read (all of it but
-//! for root) or understood is left out; and nothing is decided by it. Files are regular ones of bounded size, whatever else
-//! lies in their place.
+//! A help for people and nothing more: no engine is asked, so none can keep us waiting; what cannot be read
+//! (all of it but for root) or understood is left out; and nothing is decided by it. Files are regular ones
+//! of bounded size, whatever else lies in their place.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -62,7 +62,8 @@ impl Catalogue {
         let bundles: Vec<PathBuf> = match key.namespace.starts_with('/') {
             // The hook has the bundle for a namespace.
             true => vec![PathBuf::from(&key.namespace)],
-            // A runtime has its state folder for one, whose last part is the engine's: docker/runtime-runc/moby.
+            // A runtime has its state folder for one, whose last part is the engine's:
+            // docker/runtime-runc/moby.
             false => {
                 let namespace = key.namespace.rsplit('/').next().unwrap_or_default();
                 TASKS.iter().map(|folder| Path::new(folder).join(namespace).join(&key.id)).collect()

@@ -1,7 +1,8 @@
 //! Who is told what became of a lease.
 //!
-//! Every grant and every end of one passes through the store, whichever front end asked for it and even when nobody did
-//! (a reserve that falls short frees the dead first). So this is where somebody who keeps a record listens.
+//! Every grant and every end of one passes through the store, whichever front end asked for it and even when
+//! nobody did (a reserve that falls short frees the dead first). So this is where somebody who keeps a record
+//! listens.
 
 use std::fmt::Debug;
 
@@ -31,8 +32,8 @@ pub enum Change<'a> {
 
 /// Keeps a record of changes.
 ///
-/// It is called between a container's create and its answer, so it must not wait for anything, and it has nobody to tell
-/// that it failed.
+/// It is called between a container's create and its answer, so it must not wait for anything, and it has
+/// nobody to tell that it failed.
 pub trait Observer: Debug + Send + Sync {
     /// Takes note of a change.
     fn observe(&self, change: Change<'_>);

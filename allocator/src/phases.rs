@@ -7,9 +7,9 @@
 //!                                                                                └─ taken by a later reserve      gone
 //! ```
 //!
-//! The driver is called with no lock of the store held, by a program of its own. Whatever is killed in between, what
-//! the lease says is enough to finish: a slice that is `creating`, `made` or `destroying` may have an instance, any
-//! other has none of ours.
+//! The driver is called with no lock of the store held, by a program of its own. Whatever is killed in
+//! between, what the lease says is enough to finish: a slice that is `creating`, `made` or `destroying` may
+//! have an instance, any other has none of ours.
 
 use fgpu_spec::{MigInstance, MigStage, Nonce, Tier};
 
@@ -30,7 +30,8 @@ impl Lease {
         }
     }
 
-    /// The lease as its container's end leaves it: [`State::Releasing`] if the driver has a part in it. `None` if it goes.
+    /// The lease as its container's end leaves it: [`State::Releasing`] if the driver has a part in it.
+    /// `None` if it goes.
     pub(crate) fn ended(&self) -> Option<Self> {
         let releasing = || Self { state: State::Releasing, owner: None, exclusive: false, ..self.clone() };
         self.has_driver_part().then(releasing)
@@ -38,8 +39,8 @@ impl Lease {
 }
 
 impl Store {
-    /// Writes down how far the slice with that place in the grant has come. `false` if there is no such lease (any more), or
-    /// it has come to its end and the slice was only planned: then nothing may be made.
+    /// Writes down how far the slice with that place in the grant has come. `false` if there is no such lease
+    /// (any more), or it has come to its end and the slice was only planned: then nothing may be made.
     ///
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
@@ -75,8 +76,8 @@ impl Store {
         })
     }
 
-    /// Keeps what the driver made for a lease that has ended, for the next request. `false` if it has not ended, or not
-    /// everything was made.
+    /// Keeps what the driver made for a lease that has ended, for the next request. `false` if it has not
+    /// ended, or not everything was made.
     ///
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
@@ -92,7 +93,8 @@ impl Store {
         })
     }
 
-    /// Ends the keeping of everything that has been kept for `longest` (ns) or longer. Returns how many leases that are.
+    /// Ends the keeping of everything that has been kept for `longest` (ns) or longer. Returns how many
+    /// leases that are.
     ///
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
@@ -128,7 +130,8 @@ impl Store {
         Ok(leases)
     }
 
-    /// Drops a lease that has come to its end and whose driver's part is undone. `false` if there is none, or it is not.
+    /// Drops a lease that has come to its end and whose driver's part is undone. `false` if there is none, or
+    /// it is not.
     ///
     /// # Errors
     /// As [`Error`] says; then the lease is still there.

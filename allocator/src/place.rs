@@ -183,8 +183,8 @@ pub struct Decision {
     pub outcome: Result<Placement, Refusal>,
 }
 
-/// Decides a request for a fraction, given what is `held` of each GPU (in the inventory's order) and what the request's owner
-/// holds in all (ppm of whole GPUs).
+/// Decides a request for a fraction, given what is `held` of each GPU (in the inventory's order) and what the
+/// request's owner holds in all (ppm of whole GPUs).
 pub fn place(
     inventory: &Inventory,
     rules: &Rules,

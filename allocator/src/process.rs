@@ -28,7 +28,8 @@ impl Process {
             .map_err(|source| Error::io("read", &proc.join("self/stat"), source))
     }
 
-    /// The process that has this pid now; `None` when there is none, it is a zombie, or it cannot be looked at.
+    /// The process that has this pid now; `None` when there is none, it is a zombie, or it cannot be looked
+    /// at.
     pub fn of(pid: i32) -> Option<Self> {
         Host::default().process(pid).ok().flatten()
     }
@@ -72,8 +73,8 @@ pub(crate) struct Stat {
     pub(crate) stopped: bool,
 }
 
-/// Reads a `/proc/<pid>/stat`. The command name (field 2) may hold anything, parentheses and spaces included, so
-/// fields are counted from its last closing parenthesis.
+/// Reads a `/proc/<pid>/stat`. The command name (field 2) may hold anything, parentheses and spaces included,
+/// so fields are counted from its last closing parenthesis.
 fn parse(stat: &[u8]) -> io::Result<Option<Stat>> {
     if stat.is_empty() {
         return Ok(None);
@@ -85,8 +86,8 @@ fn parse(stat: &[u8]) -> io::Result<Option<Stat>> {
         let state = fields.next()?;
         let threads: i64 = fields.nth(16)?.parse().ok()?;
         let start = fields.nth(1)?.parse().ok()?;
-        // A process whose main thread has ended shows as a zombie while its other threads run on. A real zombie
-        // counts one thread, itself.
+        // A process whose main thread has ended shows as a zombie while its other threads run on. A real
+        // zombie counts one thread, itself.
         let runs = match state {
             "Z" => threads > 1,
             "X" | "x" => false,

@@ -30,6 +30,7 @@ mod gate;
 mod line;
 mod operations;
 mod ticket;
+mod wake;
 
 pub(crate) use operations::{count_passes, decide, delayed_by_growth, served};
 pub use ticket::Ticket;

@@ -1,10 +1,10 @@
 //! Getting a node with a damaged allocator file to work again.
 //!
-//! A damaged file is not taken for an empty one: containers run on what it held, and would share their GPUs with
-//! whoever came next. So every operation answers `state-corrupt` until an administrator rebuilds. That keeps each
-//! line that proves by its seal to be whole and of this boot, from the damaged file and from the one before it,
-//! and drops those of the dead. It does not forget silently either: a container folder whose lease cannot be
-//! recovered stops it, unless the administrator accepts the loss.
+//! A damaged file is not taken for an empty one: containers run on what it held, and would share their GPUs
+//! with whoever came next. So every operation answers `state-corrupt` until an administrator rebuilds. That
+//! keeps each line that proves by its seal to be whole and of this boot, from the damaged file and from the
+//! one before it, and drops those of the dead. It does not forget silently either: a container folder whose
+//! lease cannot be recovered stops it, unless the administrator accepts the loss.
 
 use fgpu_spec::Nonce;
 use std::path::PathBuf;
@@ -32,8 +32,9 @@ impl Store {
     /// Rebuilds a damaged or missing file from what can be proven. With an undamaged one it only reconciles.
     ///
     /// # Errors
-    /// [`Error::Unaccounted`] when a container may hold a grant that is lost, and [`Error::Unknown`] when a newer version wrote its
-    /// lease, unless `force`. [`Error::Version`] for a file of another version. Then nothing has changed, and it may be called again.
+    /// [`Error::Unaccounted`] when a container may hold a grant that is lost, and [`Error::Unknown`] when a
+    /// newer version wrote its lease, unless `force`. [`Error::Version`] for a file of another version. Then
+    /// nothing has changed, and it may be called again.
     pub fn rebuild(&self, force: bool) -> Result<Rebuilt, Error> {
         self.host.check_proc()?;
         loop {
@@ -60,8 +61,8 @@ impl Store {
         let (spare_lines, _) = salvage(&spare, &self.boot);
         let mut rebuilt = Rebuilt { damaged, ..Rebuilt::default() };
         let mut lines = Vec::new();
-        // Of the damaged file only: in the one before it somebody may wait who has been served since. Who loses his
-        // place queues up anew.
+        // Of the damaged file only: in the one before it somebody may wait who has been served since. Who
+        // loses his place queues up anew.
         let waiters: Vec<_> = main_lines.iter().copied().filter(|line| self.waits(line)).collect();
         let whole = main_lines.into_iter().map(|line| (line, true));
         for (line, latest) in whole.chain(spare_lines.into_iter().map(|line| (line, false))) {
@@ -79,8 +80,8 @@ impl Store {
             }
             let life = if lease.state.is_held() { self.judge(&lease) } else { Ok(Life::Alive) };
             match life {
-                // The lost line may have known of an init that lives: only a container that has not even a folder
-                // is certain to be gone.
+                // The lost line may have known of an init that lives: only a container that has not even a
+                // folder is certain to be gone.
                 Ok(Life::Dead) if !latest && folders.contains(&lease.grant.nonce) => continue,
                 Ok(Life::Dead) => match lease.ended() {
                     Some(rest) => lease = rest,

@@ -6,14 +6,16 @@ use crate::store::{Ends, end_of};
 use crate::{Change, Error, Lease, State, Store};
 
 impl Store {
-    /// Frees the leases of the dead and of earlier boots, learns the inits of containers whose maker died, takes
-    /// the dead out of the queue, and removes container folders without a lease. Returns what was freed.
+    /// Frees the leases of the dead and of earlier boots, learns the inits of containers whose maker died,
+    /// takes the dead out of the queue, and removes container folders without a lease. Returns what was
+    /// freed.
     ///
     /// # Errors
-    /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no error.
+    /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no
+    /// error.
     pub fn reconcile(&self) -> Result<Vec<Lease>, Error> {
-        // In this order: a folder is made after its lease, so one that was there before the leases were read and
-        // has none belongs to a lease that ended.
+        // In this order: a folder is made after its lease, so one that was there before the leases were read
+        // and has none belongs to a lease that ended.
         let folders = self.files.folders()?;
         let freed = self.sweep(None)?;
         if !folders.is_empty() {

@@ -16,12 +16,12 @@ enum Attempt {
 }
 
 impl Store {
-    /// Gives the holder of `nonce` what `request` asks, of the GPUs that it has. `None` if there is no such lease
-    /// (any more).
+    /// Gives the holder of `nonce` what `request` asks, of the GPUs that it has. `None` if there is no such
+    /// lease (any more).
     ///
-    /// `enforce` is told what is to be enforced from now on, once before and once after the lease is written: at
-    /// no moment, and at no crash in between, more than the lease says. It is called with the lock held, so it must not
-    /// wait for anything and cannot fail.
+    /// `enforce` is told what is to be enforced from now on, once before and once after the lease is written:
+    /// at no moment, and at no crash in between, more than the lease says. It is called with the lock held,
+    /// so it must not wait for anything and cannot fail.
     ///
     /// # Errors
     /// As [`Store::reserve`]; nothing has changed then.

@@ -1,7 +1,7 @@
 //! The store: opening it, what is done to leases that are there, and reading the file.
 //!
-//! Taking a share is in `reserve.rs`, changing it in `resize.rs`, what the driver has of it in `phases.rs`, freeing
-//! the dead's in `reconcile.rs`, and waiting for it in `queue/`.
+//! Taking a share is in `reserve.rs`, changing it in `resize.rs`, what the driver has of it in `phases.rs`,
+//! freeing the dead's in `reconcile.rs`, and waiting for it in `queue/`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,8 +49,8 @@ impl Store {
         Ok(Self { files: Files::open(dir)?, host, boot, pid_namespace, observer: None })
     }
 
-    /// Records that the container runs, and what keeps its lease alive from now on; what is `None` stays as it
-    /// was. Idempotent. `false` if there is no such lease (any more).
+    /// Records that the container runs, and what keeps its lease alive from now on; what is `None` stays as
+    /// it was. Idempotent. `false` if there is no such lease (any more).
     ///
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
@@ -71,10 +71,11 @@ impl Store {
         })
     }
 
-    /// Ends a lease and removes its container's folder. Idempotent; `None` if there is no such lease (any more).
+    /// Ends a lease and removes its container's folder. Idempotent; `None` if there is no such lease (any
+    /// more).
     ///
-    /// One in which the driver has a part becomes [`State::Releasing`] instead, and is returned so: it goes with
-    /// [`Store::finish`].
+    /// One in which the driver has a part becomes [`State::Releasing`] instead, and is returned so: it goes
+    /// with [`Store::finish`].
     ///
     /// # Errors
     /// As [`Error`] says; then the lease is still there.
@@ -137,18 +138,19 @@ impl Store {
         };
         self.remove_folders(&released);
         released.iter().for_each(|lease| self.tell(Change::Released(lease)));
-        // Its create may wait, or have been killed while it did. The leases are gone either way, and every reconcile tries
-        // again.
+        // Its create may wait, or have been killed while it did. The leases are gone either way, and every
+        // reconcile tries again.
         let cancelled = if somebody_waits { self.cancel_key(container) } else { Ok(()) };
         let _ = cancelled.and_then(|()| self.sweep_queue());
         Ok(released)
     }
 
-    /// Ends the leases of a container on which nobody lives any more, and returns them. One whose container runs stays:
-    /// it may be a new container of the same name.
+    /// Ends the leases of a container on which nobody lives any more, and returns them. One whose container
+    /// runs stays: it may be a new container of the same name.
     ///
     /// # Errors
-    /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no error.
+    /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no
+    /// error.
     pub fn release_dead(&self, key: &Key) -> Result<Vec<Lease>, Error> {
         self.sweep(Some(&image::key_head(key)))
     }
@@ -172,13 +174,14 @@ impl Store {
         found.transpose().map(|found| found.is_some()).map_err(|damage| self.damage(damage, None))
     }
 
-    /// Where a grant's files for its container are: `<dir>/containers/<nonce>`. Make it after the lease; it is
-    /// removed after the lease.
+    /// Where a grant's files for its container are: `<dir>/containers/<nonce>`. Make it after the lease; it
+    /// is removed after the lease.
     pub fn container_dir(&self, nonce: &Nonce) -> PathBuf {
         self.files.folder(nonce)
     }
 
-    /// Changes one lease; `false` if there is none or `change` says so. Nothing is written if it stays as it is.
+    /// Changes one lease; `false` if there is none or `change` says so. Nothing is written if it stays as it
+    /// is.
     pub(crate) fn change(
         &self,
         nonce: &Nonce,
@@ -199,7 +202,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Notes what becomes of the line of a lease that has come to its end, and returns the lease as it is then.
+    /// Notes what becomes of the line of a lease that has come to its end, and returns the lease as it is
+    /// then.
     pub(crate) fn end<'a>(&self, line: &'a [u8], lease: Lease, ends: &mut Ends<'a>) -> Result<Lease, Error> {
         let rest = lease.ended();
         let text = rest.as_ref().map(|rest| image::line(rest, &self.boot)).transpose()?;
@@ -213,7 +217,8 @@ impl Store {
         gone.for_each(|lease| self.remove_folder(&lease.grant.nonce));
     }
 
-    /// Removes a container folder as far as it can be. The lease is gone already, and every reconcile tries again.
+    /// Removes a container folder as far as it can be. The lease is gone already, and every reconcile tries
+    /// again.
     pub(crate) fn remove_folder(&self, nonce: &Nonce) {
         let _ = self.files.remove_folder(nonce);
     }

@@ -1,5 +1,5 @@
-//! A request that more than one tier could serve: the first that has room does, the strongest being asked first. Its policy
-//! orders the GPUs within a tier, and never moves a request to a weaker one.
+//! A request that more than one tier could serve: the first that has room does, the strongest being asked
+//! first. Its policy orders the GPUs within a tier, and never moves a request to a weaker one.
 
 use fgpu_spec::{Inventory, Request, Tier};
 
@@ -7,8 +7,8 @@ use crate::capacity::Sums;
 use crate::place::{Decision, Refusal, Verdict, place};
 use crate::{Rules, mig};
 
-/// Decides a request for the first of `tiers` that can serve it. If none can, how each GPU stands to it is told for the
-/// tier that it could serve: a GPU in MIG mode for `mig`, any other for the last one.
+/// Decides a request for the first of `tiers` that can serve it. If none can, how each GPU stands to it is
+/// told for the tier that it could serve: a GPU in MIG mode for `mig`, any other for the last one.
 pub(crate) fn decide(
     tiers: &[Tier],
     inventory: &Inventory,
@@ -55,8 +55,8 @@ fn merged(first: Option<(Tier, Decision)>, tier: Tier, mut second: Decision) -> 
             *of_second = *of_first;
         }
     }
-    // Where no GPU is of the second tier's kind, or only the first tier could ever serve it, what the first said is
-    // the answer.
+    // Where no GPU is of the second tier's kind, or only the first tier could ever serve it, what the first
+    // said is the answer.
     let no_gpu = second.outcome == Err(Refusal::NoGpu) && first.outcome != Err(Refusal::NoMigGpu);
     let passes = |outcome: &Result<_, Refusal>| outcome.as_ref().is_err_and(Refusal::is_passing);
     let never = second.outcome.is_err() && !passes(&second.outcome);

@@ -1,7 +1,7 @@
 //! Which character devices only a grant may give, and rules of a device cgroup that allow no others.
 //!
-//! A GPU's node is told by its number: `--device` and mknod(2) give a node any name. Its path counts besides, where a
-//! spec lists it by a number that the driver does not have.
+//! A GPU's node is told by its number: `--device` and mknod(2) give a node any name. Its path counts besides,
+//! where a spec lists it by a number that the driver does not have.
 //!
 //! | major | minor | |
 //! |---|---|---|
@@ -10,8 +10,9 @@
 //! | that of `nvidia-caps` | all | MIG instances, fabric management |
 //! | that of `nvidia-uvm` | all | no GPU: memory of those that the process can open |
 //!
-//! A rule that allows a GPU besides others is replaced by rules for the others. A rule that forbids, put behind it, would
-//! not do: runc refuses one "to punch a hole" into a wildcard, and the kernel's v1 lists ignore it.
+//! A rule that allows a GPU besides others is replaced by rules for the others. A rule that forbids, put
+//! behind it, would not do: runc refuses one "to punch a hole" into a wildcard, and the kernel's v1 lists
+//! ignore it.
 
 use std::fmt;
 
@@ -37,7 +38,8 @@ impl Default for Majors {
 }
 
 impl Majors {
-    /// From what `/proc/devices` lists for the GPUs' driver, for `nvidia-caps`, and at all; 195 is always the GPUs'.
+    /// From what `/proc/devices` lists for the GPUs' driver, for `nvidia-caps`, and at all; 195 is always the
+    /// GPUs'.
     pub fn new(
         gpus: impl IntoIterator<Item = u32>,
         capabilities: impl IntoIterator<Item = u32>,
@@ -119,7 +121,8 @@ impl fmt::Display for Access {
     }
 }
 
-/// A rule of a device cgroup that allows something. `Display` writes it as cgroup v1 and `--device-cgroup-rule` do.
+/// A rule of a device cgroup that allows something. `Display` writes it as cgroup v1 and
+/// `--device-cgroup-rule` do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRule {
     /// Of which devices.
@@ -138,13 +141,15 @@ impl DeviceRule {
         self.kind == DeviceKind::All && self.access == Access::ALL
     }
 
-    /// The rules that allow what this one does, less GPUs and capabilities that are not `granted`; `None` if it allows none.
+    /// The rules that allow what this one does, less GPUs and capabilities that are not `granted`; `None` if
+    /// it allows none.
     ///
-    /// A rule for every major becomes one for each that a driver has now, and none for a driver that is loaded later: a rule
-    /// for each number that there may be is more than the kernel's verifier takes of a device program.
+    /// A rule for every major becomes one for each that a driver has now, and none for a driver that is
+    /// loaded later: a rule for each number that there may be is more than the kernel's verifier takes of a
+    /// device program.
     ///
-    /// Making a node stays allowed where the rule is for every major: a node alone opens nothing, and engines allow it by
-    /// default.
+    /// Making a node stays allowed where the rule is for every major: a node alone opens nothing, and engines
+    /// allow it by default.
     pub fn narrowed(&self, majors: &Majors, granted: &[Node]) -> Option<Vec<Self>> {
         let fits = |pattern: Option<u32>, number: u32| pattern.is_none_or(|pattern| pattern == number);
         let gpu = majors.gpus.iter().any(|major| fits(self.major, *major))

@@ -90,13 +90,14 @@ impl Document {
         self.view.root.clone()
     }
 
-    /// Whether the container gets or joins a user namespace. One of which that cannot be told counts as having it.
+    /// Whether the container gets or joins a user namespace. One of which that cannot be told counts as
+    /// having it.
     pub fn has_user_namespace(&self) -> bool {
         edit::has_user_namespace(&self.tree).unwrap_or(true)
     }
 
-    /// Whether a process of the container may change mounts that the host made: it can have `CAP_SYS_ADMIN` and is in no user
-    /// namespace, where the flags of such mounts are locked (mount_namespaces(7)).
+    /// Whether a process of the container may change mounts that the host made: it can have `CAP_SYS_ADMIN`
+    /// and is in no user namespace, where the flags of such mounts are locked (mount_namespaces(7)).
     pub fn may_remount(&self) -> bool {
         self.view.is_administrator && !self.has_user_namespace()
     }
@@ -107,8 +108,8 @@ impl Document {
         self.view.annotations.get(GRANT_ANNOTATION)?.parse().ok()
     }
 
-    /// The first rule of the device cgroup by which the container could open a GPU or a capability that is not in the plan.
-    /// A privileged container may open every device, and `None` is returned for it.
+    /// The first rule of the device cgroup by which the container could open a GPU or a capability that is
+    /// not in the plan. A privileged container may open every device, and `None` is returned for it.
     ///
     /// # Errors
     /// [`Code::Internal`] when the rules have another type than the OCI runtime specification gives them.

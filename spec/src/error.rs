@@ -107,7 +107,8 @@ impl Error {
         Some(Self::new(code, message))
     }
 
-    /// Why `command`, a program of ours that asks the driver, has failed: the error that it printed, or else that it died.
+    /// Why `command`, a program of ours that asks the driver, has failed: the error that it printed, or else
+    /// that it died.
     pub fn of_program(command: &str, output: &Output) -> Self {
         let text = String::from_utf8_lossy(&output.stderr);
         text.lines().find_map(Self::from_line).unwrap_or_else(|| {

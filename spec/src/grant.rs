@@ -104,7 +104,8 @@ pub struct GrantedGpu {
     pub uuid: String,
     /// Device memory in bytes.
     pub memory: u64,
-    /// SM time in parts per million of the whole GPU. 0 with [`Compute::Share`]: none is booked, it has what others leave.
+    /// SM time in parts per million of the whole GPU. 0 with [`Compute::Share`]: none is booked, it has what
+    /// others leave.
     pub cores_ppm: u32,
     /// The hardware slice that it is, in the `mig` tier. Several of one grant may be of one GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]

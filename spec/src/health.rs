@@ -1,4 +1,5 @@
-//! What was last seen of the GPUs that changes while the driver stays loaded: their health, and who outside fgpu uses them.
+//! What was last seen of the GPUs that changes while the driver stays loaded: their health, and who outside
+//! fgpu uses them.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! MIG, Multi-Instance GPU: the slices that a GPU can be cut into, and the slice of a grant.
 //!
-//! Names follow NVML: a *GPU instance* is a part of the memory with its engines and multiprocessors, a *compute
-//! instance* the part of a GPU instance that a program computes on. fgpu makes one compute instance that fills its GPU
-//! instance; the two together are a *MIG device* with a UUID of its own, `MIG-…`.
+//! Names follow NVML: a *GPU instance* is a part of the memory with its engines and multiprocessors, a
+//! *compute instance* the part of a GPU instance that a program computes on. fgpu makes one compute instance
+//! that fills its GPU instance; the two together are a *MIG device* with a UUID of its own, `MIG-…`.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,12 +65,13 @@ pub struct MigSlice {
 pub enum MigStage {
     /// The place is reserved and nothing was made there.
     Planned,
-    /// The place was seen empty, and an instance is about to be made there: whatever instance of this profile is there
-    /// from now on is the grant's.
+    /// The place was seen empty, and an instance is about to be made there: whatever instance of this profile
+    /// is there from now on is the grant's.
     Creating,
     /// The grant's own instance exists.
     Made,
-    /// The grant's own instance is being destroyed: the GPU instance may be there without its compute instance.
+    /// The grant's own instance is being destroyed: the GPU instance may be there without its compute
+    /// instance.
     Destroying,
     /// The instance is the administrator's: used, and never destroyed.
     Borrowed,

@@ -37,8 +37,9 @@ pub struct Mount {
     pub inherits: bool,
 }
 
-/// A hook: a program of ours that the runtime starts. It limits its own time and has no `timeout`: with one, crun (1.21, 1.28)
-/// waits for a signal that two children which end together raise once, and misses the end of the hook.
+/// A hook: a program of ours that the runtime starts. It limits its own time and has no `timeout`: with one,
+/// crun (1.21, 1.28) waits for a signal that two children which end together raise once, and misses the end
+/// of the hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     /// Absolute path of `fgpu-hook`.

@@ -15,26 +15,26 @@
 //!
 //! Nothing of it is `invalid-request`; `cores` alone is too, because it leaves the memory open.
 //!
-//! **Contradictions** are `conflict`:
-//! `fraction`, `units` and `memory`/`cores` exclude each other; a named MIG profile excludes all of them;
-//! `mig` excludes an `isolation` other than `auto` and `mig`, and `compute=share` and `off`, since a slice has
-//! its cores to itself; `isolation=none` excludes `compute=cap` and `share`; `memory` without `cores` excludes `compute=cap`; `units` for several whole GPUs exclude
+//! **Contradictions** are `conflict`: `fraction`, `units` and `memory`/`cores` exclude each other; a named
+//! MIG profile excludes all of them; `mig` excludes an `isolation` other than `auto` and `mig`, and
+//! `compute=share` and `off`, since a slice has its cores to itself; `isolation=none` excludes `compute=cap`
+//! and `share`; `memory` without `cores` excludes `compute=cap`; `units` for several whole GPUs exclude
 //! `count`; a list that wants and excludes the same entry, or that wants fewer devices than `count`.
 //!
 //! `compute=off` does not exclude `cores`: the share is still taken from what others can get.
 //!
-//! **Memory alone** books no cores. It is `compute=share` with 0 of them: the container has, weighted by its memory, what others
-//! leave ([`Request::is_unbooked`]). Where the node's default is `off` it is `off`.
+//! **Memory alone** books no cores. It is `compute=share` with 0 of them: the container has, weighted by its
+//! memory, what others leave ([`Request::is_unbooked`]). Where the node's default is `off` it is `off`.
 //!
 //! **Pods.** `CONTAINER.fgpu/KEY` stands for `fgpu/KEY` in the container of that name. An override that says
-//! how much takes the place of those keys of the pod that it would contradict. `CONTAINER.fgpu/count=0` leaves
-//! that container without a GPU. Where only overrides say how much, the other containers get none. Overrides
-//! for other containers are not looked at: the container that they name will report them.
+//! how much takes the place of those keys of the pod that it would contradict. `CONTAINER.fgpu/count=0`
+//! leaves that container without a GPU. Where only overrides say how much, the other containers get none.
+//! Overrides for other containers are not looked at: the container that they name will report them.
 //!
 //! **Other systems' words** count where the node's configuration says so; the table is that of `alias.rs`.
 //!
-//! **Rounding** is told in [`Request::notes`]: a ratio floored to a millionth, a size to a byte, a wait to the
-//! node's longest.
+//! **Rounding** is told in [`Request::notes`]: a ratio floored to a millionth, a size to a byte, a wait to
+//! the node's longest.
 
 use std::time::Duration;
 
@@ -162,7 +162,8 @@ impl Request {
     }
 }
 
-/// Parses a size of the node's configuration with the grammar of `fgpu/memory`; `0` is allowed here. In bytes.
+/// Parses a size of the node's configuration with the grammar of `fgpu/memory`; `0` is allowed here. In
+/// bytes.
 ///
 /// # Errors
 /// Why the text is no size, as the rest of a sentence about it.

@@ -69,8 +69,8 @@ impl FromStr for Link {
     }
 }
 
-/// How each two GPUs are connected, by their places in [`Inventory::gpus`](crate::Inventory::gpus). The default knows
-/// of no connection; a single GPU has none.
+/// How each two GPUs are connected, by their places in [`Inventory::gpus`](crate::Inventory::gpus). The
+/// default knows of no connection; a single GPU has none.
 ///
 /// In JSON it is one line per GPU with its links to those before it:
 ///

@@ -6,8 +6,8 @@ use memchr::{memchr2, memmem};
 use super::{DIGITS, Damage, NONCE, SEAL, WAITER};
 use crate::{Key, Process};
 
-/// The head of a line: what every reserve needs to know of every lease. Strings are as they stand in the file,
-/// escapes included; compare them with [`quoted`] ones.
+/// The head of a line: what every reserve needs to know of every lease. Strings are as they stand in the
+/// file, escapes included; compare them with [`quoted`] ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Summary<'a> {
     pub(crate) state: &'a [u8],

@@ -92,8 +92,8 @@ impl<'a> Board<'a> {
         all.filter(|(profile, placement)| self.has_room(profile, *placement)).collect()
     }
 
-    /// The free placement of `profile` that costs later requests the least, and how many placements it takes from them.
-    /// Profiles that differ in their attributes only (`+me`) count once. Of equals the first.
+    /// The free placement of `profile` that costs later requests the least, and how many placements it takes
+    /// from them. Profiles that differ in their attributes only (`+me`) count once. Of equals the first.
     pub fn best(&self, profile: &MigProfile) -> Option<(MigPlacement, usize)> {
         let open = self.open();
         let left = self.slices_left();

@@ -1,5 +1,5 @@
-//! What is known of a GPU's instances beside the leases: those that are not ours, as they were when somebody last asked the
-//! driver, and those that we made.
+//! What is known of a GPU's instances beside the leases: those that are not ours, as they were when somebody
+//! last asked the driver, and those that we made.
 //!
 //! ```text
 //! mig/<minor>.json    {"version":1,"boot":…,"gpu":"GPU-…","instances":[{"gpu_instance":3,"profile":14,"start":2,"size":2,…}],
@@ -7,15 +7,16 @@
 //! mig/<minor>.lock    flock, held by whoever makes or destroys instances of that GPU, across the driver's calls
 //! ```
 //!
-//! A reservation must not wait for the driver, so it believes this file, which may be old. Whoever then makes the instance
-//! looks again (a place that is taken after all is a reason to reserve anew), and a request that finds no place has
-//! the file made anew before it is refused. It is written with the GPU's lock held: nobody of ours makes or destroys an
-//! instance meanwhile, so what is not a lease's is not ours.
+//! A reservation must not wait for the driver, so it believes this file, which may be old. Whoever then makes
+//! the instance looks again (a place that is taken after all is a reason to reserve anew), and a request that
+//! finds no place has the file made anew before it is refused. It is written with the GPU's lock held: nobody
+//! of ours makes or destroys an instance meanwhile, so what is not a lease's is not ours.
 //!
-//! `made` is for one case: the allocator file was lost or given up, and its leases with it. An instance cannot be told
-//! from an administrator's then, but by what is written here ([`Store::adopt_orphans`]). Who deletes the whole state
-//! directory deletes this, too, and the instances become the administrator's, which nobody of ours destroys: an instance
-//! has no name that we could give it, and a list elsewhere would be a second truth, which outlives the first.
+//! `made` is for one case: the allocator file was lost or given up, and its leases with it. An instance
+//! cannot be told from an administrator's then, but by what is written here ([`Store::adopt_orphans`]). Who
+//! deletes the whole state directory deletes this, too, and the instances become the administrator's, which
+//! nobody of ours destroys: an instance has no name that we could give it, and a list elsewhere would be a
+//! second truth, which outlives the first.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
@@ -46,7 +47,8 @@ pub struct Foreign {
 /// The version of the file's format. What has none is of version 1.
 const VERSION: u64 = 1;
 
-/// The file. A newer version than ours is not read past: what we made would be forgotten. In the same one, unknown fields are.
+/// The file. A newer version than ours is not read past: what we made would be forgotten. In the same one,
+/// unknown fields are.
 #[derive(Serialize, Deserialize)]
 struct Seen {
     #[serde(default = "first")]
@@ -92,8 +94,8 @@ impl Store {
         self.files.dir.join("mig").join(format!("{}.{kind}", gpu.minor))
     }
 
-    /// Waits for the right to make and destroy instances of `gpu`. It is held while the driver works, which may be
-    /// seconds: never by whoever holds the store's lock, and for one GPU at a time.
+    /// Waits for the right to make and destroy instances of `gpu`. It is held while the driver works, which
+    /// may be seconds: never by whoever holds the store's lock, and for one GPU at a time.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -121,7 +123,8 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seen::default()),
             Err(error) => return Err(Error::io("read", &path, error)),
         };
-        // What does not parse, or is of another boot or GPU, says nothing; whoever makes an instance looks anyway.
+        // What does not parse, or is of another boot or GPU, says nothing; whoever makes an instance looks
+        // anyway.
         let head: Option<Head> = serde_json::from_slice(&text).ok();
         match head.filter(|head| head.boot == self.boot.id() && head.gpu == gpu.uuid) {
             None => Ok(Seen::default()),
@@ -202,14 +205,15 @@ impl Store {
         Ok(orphans)
     }
 
-    /// What we made and have not destroyed. The lease of each was written before, and goes after it is taken off the list.
+    /// What we made and have not destroyed. The lease of each was written before, and goes after it is taken
+    /// off the list.
     fn all_made(&self, inventory: &Inventory) -> Result<Vec<GrantedGpu>, Error> {
         let of = |gpu| Ok(self.seen(gpu)?.made);
         Ok(inventory.gpus.iter().map(of).collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// Gives each slice of which [`Store::orphans`] tells a lease that has come to its end, so that it is destroyed
-    /// like any other. Returns those leases.
+    /// Gives each slice of which [`Store::orphans`] tells a lease that has come to its end, so that it is
+    /// destroyed like any other. Returns those leases.
     ///
     /// # Errors
     /// As [`Error`] says.

@@ -260,8 +260,8 @@ impl Random {
     }
 }
 
-/// Eight H100s, requests for each of the six profiles alike, lives exponential, as many arrivals as would take 85% of the
-/// compute slices. Returns how many of them were accepted.
+/// Eight H100s, requests for each of the six profiles alike, lives exponential, as many arrivals as would
+/// take 85% of the compute slices. Returns how many of them were accepted.
 fn churn(seed: u64, requests: u32) -> u32 {
     const NAMES: [&str; 6] = ["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
     const MEAN_SLICES: f64 = (1 + 1 + 2 + 3 + 4 + 7) as f64 / 6.0;

@@ -8,8 +8,8 @@ use crate::capacity::Holder;
 use crate::place::{Refusal, Verdict, exact};
 use crate::refusal::{Case, list, mib, percent};
 
-/// What a slice is, what of it was not asked for, and where the instance comes from: `MIG 2g.20gb of GPU 0: 20096 MiB
-/// and 32 of 132 SMs, 0 MiB and 0% more than asked`.
+/// What a slice is, what of it was not asked for, and where the instance comes from: `MIG 2g.20gb of GPU 0:
+/// 20096 MiB and 32 of 132 SMs, 0 MiB and 0% more than asked`.
 pub(super) fn note(
     gpu: &Gpu,
     profile: &MigProfile,
@@ -139,7 +139,8 @@ pub(crate) fn refusal(refusal: &Refusal, case: &Case<'_>) -> String {
     }
 }
 
-/// `GPU 0 has no place for 3g.40gb: 1g.10gb at 0 by moby/3f2a19bc44d0, 2g.20gb at 2-3 not made by fgpu; free there: 1g.10gb`
+/// `GPU 0 has no place for 3g.40gb: 1g.10gb at 0 by moby/3f2a19bc44d0, 2g.20gb at 2-3 not made by fgpu; free
+/// there: 1g.10gb`
 fn gpu_in_words(gpu: &Gpu, wanted: &str, slots: &[Slot], holders: &[Holder]) -> String {
     let name = |slot: &Slot| {
         let profile = gpu.mig_profiles.iter().find(|profile| profile.id == slot.profile);

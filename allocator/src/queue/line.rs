@@ -75,8 +75,8 @@ pub(super) enum Gate {
 }
 
 impl Scene<'_> {
-    /// What a request gets that `queue` waits ahead of, and who is passed by it. A GPU on which it would delay somebody is
-    /// none for it.
+    /// What a request gets that `queue` waits ahead of, and who is passed by it. A GPU on which it would
+    /// delay somebody is none for it.
     pub(super) fn decide(
         &self,
         queue: &Queue<'_>,
@@ -181,8 +181,8 @@ impl Scene<'_> {
     }
 }
 
-/// Takes places out of what can be had of a GPU in MIG mode. Nothing lies there: it takes no compute slices from other
-/// places.
+/// Takes places out of what can be had of a GPU in MIG mode. Nothing lies there: it takes no compute slices
+/// from other places.
 fn close(slots: &mut Vec<Slot>, places: &[Slot]) {
     let nothing = |place: &Slot| Slot { profile: u32::MAX, holder: SlotHolder::Other, ..place.clone() };
     // What is kept or idle there must not be had, either.

@@ -11,11 +11,11 @@ use super::{Turn, Waiter, Waiting};
 use crate::capacity::{self, Held, Sums, worth};
 use crate::file::Lock;
 use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
-use crate::place::{Decision, Placement, Refusal};
+use crate::place::{Decision, Placement};
 use crate::refusal::Case;
 use crate::reserve::{Ask, Attempt, Refused, Stand};
 use crate::store::new_nonce;
-use crate::{Change, Claim, Error, Key, Lease, Process, Rules, Slot, Store, host, refusal};
+use crate::{Change, Claim, Error, Key, Lease, Process, Rules, Store, host, refusal};
 
 /// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns
 /// who is passed, if it is granted.
@@ -332,7 +332,7 @@ impl Store {
         self.is_there(head.process, head.pid_namespace, ticket)
     }
 
-    fn waits_still(&self, waiter: &Waiter) -> bool {
+    pub(super) fn waits_still(&self, waiter: &Waiter) -> bool {
         self.is_there(waiter.process, waiter.pid_namespace, &waiter.ticket.to_string())
     }
 
@@ -342,71 +342,6 @@ impl Store {
             (Some(there), Some(here)) if there != here => ticket::is_open(&self.files.queue, ticket),
             _ => !matches!(self.host.can_act(process), Ok(false)),
         }
-    }
-
-    /// Wakes the first in the queue that lives, after a commit that made room. `except` has left it.
-    pub(crate) fn wake_first(&self, image: &Image, except: Option<&Nonce>) {
-        let except = except.map(Nonce::to_string);
-        let tickets = image.waiters().filter_map(|line| WaiterHead::scan(line).ok());
-        let _ = tickets
-            .filter_map(|head| str::from_utf8(head.ticket).ok())
-            .filter(|ticket| Some(*ticket) != except.as_deref())
-            .any(|ticket| ticket::wake(&self.files.queue, ticket));
-    }
-
-    /// Whether everybody ahead is dead.
-    fn leads(&self, ticket: &Ticket) -> Result<bool, Error> {
-        let Some(place) = &ticket.place else { return Ok(false) };
-        let image = self.read()?;
-        let ahead = image.waiters().take(image.place_of(&place.nonce).unwrap_or(0));
-        Ok(!ahead.into_iter().any(|line| self.waits(line)))
-    }
-
-    /// Wakes the first behind the leader that can be granted what it asks.
-    fn dispatch(&self, inventory: &Inventory, rules: &Rules) -> Result<(), Error> {
-        let foreign = self.foreign_slots(inventory)?;
-        loop {
-            let image = self.read()?;
-            if image.waiters().nth(1).is_none() {
-                return Ok(());
-            }
-            match self.next(&image, inventory, rules, &foreign).map_err(|damage| self.damage(damage, None))? {
-                Next::Nobody => return Ok(()),
-                Next::Dead => self.sweep_queue()?,
-            }
-        }
-    }
-
-    /// One pass over the queue.
-    fn next(
-        &self,
-        image: &Image,
-        inventory: &Inventory,
-        rules: &Rules,
-        foreign: &[Vec<Slot>],
-    ) -> Result<Next, Damage> {
-        let sums = capacity::sum(image, inventory, rules, None, None)?.with(foreign);
-        let scene = Scene { image, inventory, rules, sums: &sums };
-        let mut queue = Queue::read(image, usize::MAX)?;
-        // Of equal requests a later one has more ahead of it: what the first cannot have, it cannot.
-        let mut refused = HashSet::new();
-        for entry in std::mem::take(&mut queue.entries) {
-            let (tiers, request) = queue.ask(&entry);
-            if !refused.contains(&entry.ask) {
-                match scene.decide(&queue, request, tiers)?.1.outcome {
-                    // One that has died between is no reason to stop.
-                    Ok(_) => {
-                        if ticket::wake(&self.files.queue, entry.ticket) {
-                            return Ok(Next::Nobody);
-                        }
-                    }
-                    Err(Refusal::Behind(other)) if !self.waits_still(&other) => return Ok(Next::Dead),
-                    Err(_) => drop(refused.insert(entry.ask)),
-                }
-            }
-            queue.entries.push(entry);
-        }
-        Ok(Next::Nobody)
     }
 
     /// Takes the dead out of the queue, and pipes that nobody has.
@@ -458,12 +393,4 @@ fn cancelled(request: &Request) -> fgpu_spec::Error {
 
 fn heads(image: &Image) -> Result<Vec<WaiterHead<'_>>, Damage> {
     image.waiters().map(WaiterHead::scan).collect()
-}
-
-/// What a pass over the queue came to.
-enum Next {
-    /// Nobody else can go, or the next one has been told.
-    Nobody,
-    /// Somebody dead is in the way.
-    Dead,
 }

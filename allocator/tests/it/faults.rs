@@ -1,7 +1,7 @@
 //! Every operation, killed at each of its system calls, and each of its system calls failed.
 //!
-//! The operation runs in a child that is traced from system call to system call. After each the node must be one on
-//! which the operation has happened or has not, and nothing else.
+//! The operation runs in a child that is traced from system call to system call. After each the node must be
+//! one on which the operation has happened or has not, and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -296,7 +296,8 @@ fn any_system_call_may_fail() {
                 let reached = end.is_none();
                 if reached {
                     let mut registers = ptrace::getregs(child).unwrap();
-                    // The end cannot fail; std panics if a folder's descriptor cannot be closed, which no kernel does.
+                    // The end cannot fail; std panics if a folder's descriptor cannot be closed, which no
+                    // kernel does.
                     let spared = [nix::libc::SYS_exit_group, nix::libc::SYS_close];
                     if !spared.contains(&(registers.orig_rax as i64)) {
                         registers.orig_rax = u64::MAX;

@@ -282,8 +282,8 @@ fn stat(pid: i32, start: u64, state: char) -> String {
     format!("{pid} (a (name)) {state} {zeros}1 0 {start} 0 0\n")
 }
 
-/// Held for reading by tests to which it matters that what they close is closed, and for writing while a child that was
-/// forked has it open, too.
+/// Held for reading by tests to which it matters that what they close is closed, and for writing while a
+/// child that was forked has it open, too.
 static DESCRIPTORS: RwLock<()> = RwLock::new(());
 
 /// Keeps this process from forking as long as it lives.
@@ -292,13 +292,13 @@ pub(crate) fn unforked() -> RwLockReadGuard<'static, ()> {
     DESCRIPTORS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work` in a forked child, which ends with its return value. It has no descriptor of this process but the standard
-/// ones.
+/// Runs `work` in a forked child, which ends with its return value. It has no descriptor of this process but
+/// the standard ones.
 pub(crate) fn forked(work: impl FnOnce() -> i32) -> Pid {
     let _alone = DESCRIPTORS.write().unwrap_or_else(PoisonError::into_inner);
     let (mut closed, closes) = std::io::pipe().unwrap();
-    // SAFETY: the child has only this thread; what `work` uses (memory, files) is made usable after a fork by the
-    // C library, and it takes no lock of another thread: it prints nothing and ends without unwinding.
+    // SAFETY: the child has only this thread; what `work` uses (memory, files) is made usable after a fork by
+    // the C library, and it takes no lock of another thread: it prints nothing and ends without unwinding.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => {
             drop(closes);

@@ -118,7 +118,8 @@ fn a_slice_is_put_where_it_delays_nobody_ahead() {
     assert!(bench.take("delays", &slice("1g.10gb")).is_err());
 }
 
-/// With its own cap reached by slices, an owner's request has no claim on room, and with what is left of it on the cap.
+/// With its own cap reached by slices, an owner's request has no claim on room, and with what is left of it
+/// on the cap.
 #[test]
 fn a_cap_counts_slices_that_are_waited_for() {
     let mut bench = Bench::new(2, 0);

@@ -1,8 +1,8 @@
-//! The queue against a model: whoever is granted something, the test looks by brute force whether anybody ahead could
-//! lose by it.
+//! The queue against a model: whoever is granted something, the test looks by brute force whether anybody
+//! ahead could lose by it.
 //!
-//! Processes and wake-ups are played: a waiter does nothing until somebody has written into its pipe. So whatever the
-//! store forgets to wake is seen to wait in vain.
+//! Processes and wake-ups are played: a waiter does nothing until somebody has written into its pipe. So
+//! whatever the store forgets to wake is seen to wait in vain.
 
 use std::time::Duration;
 

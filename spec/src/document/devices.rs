@@ -22,7 +22,8 @@ struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Whether it is a GPU or a MIG capability. The name alone would not do: `--device` can give a node any name.
+    /// Whether it is a GPU or a MIG capability. The name alone would not do: `--device` can give a node any
+    /// name.
     fn is_granted_only(&self, majors: &Majors) -> bool {
         let by_number =
             self.major.zip(self.minor).is_some_and(|(major, minor)| majors.is_granted_only(major, minor));
@@ -86,8 +87,8 @@ struct RuleEntry<'a> {
     access: String,
 }
 
-/// Makes devices and rules what the plan says. `bound` are those of its nodes that come as mounts: they have a rule and
-/// no entry.
+/// Makes devices and rules what the plan says. `bound` are those of its nodes that come as mounts: they have
+/// a rule and no entry.
 pub(super) fn edit(tree: &mut Object, plan: &Plan, bound: &[&plan::Node]) -> Result<bool, Error> {
     let nodes = &plan.nodes;
     let linux = tree.object("linux");
@@ -96,7 +97,8 @@ pub(super) fn edit(tree: &mut Object, plan: &Plan, bound: &[&plan::Node]) -> Res
 
     let mut entries_now: Vec<Cow<'_, str>> = Vec::with_capacity(existing.len() + nodes.len());
     let mut written: Vec<bool> = nodes.iter().map(|node| bound.contains(&node)).collect();
-    // By their numbers, whatever these are: a node called as a GPU is need not have one's that this node's driver has.
+    // By their numbers, whatever these are: a node called as a GPU is need not have one's that this node's
+    // driver has.
     let mut removed: Vec<(i64, i64)> = Vec::new();
     for (raw, device) in &existing {
         let numbers = || device.major.zip(device.minor);
@@ -200,8 +202,8 @@ fn existing_rules(linux: Option<&Object>) -> Result<Vec<(&str, Rule<'_>)>, Error
     entries(resources.and_then(|resources| resources.get("devices")), "linux.resources.devices")
 }
 
-/// Whether everything is allowed and never was forbidden, as every engine writes it for `--privileged`. Without it they
-/// forbid everything first, and `--device-cgroup-rule` comes behind that.
+/// Whether everything is allowed and never was forbidden, as every engine writes it for `--privileged`.
+/// Without it they forbid everything first, and `--device-cgroup-rule` comes behind that.
 fn is_privileged(rules: &[(&str, Rule<'_>)]) -> bool {
     let everything = |rule: &Rule<'_>| rule.parse().is_some_and(|parsed| parsed.is_everything());
     rules.iter().find(|(_, rule)| everything(rule)).is_some_and(|(_, rule)| rule.allow)

@@ -1,7 +1,9 @@
-//! A driver that the spec brings by itself: a bind mount of its files, a hook of NVIDIA's tools, a CDI device.
+//! A driver that the spec brings by itself: a bind mount of its files, a hook of NVIDIA's tools, a CDI
+//! device.
 //!
-//! A second libcuda in the container lifts the limit, whatever the first one does, and a hook of NVIDIA's tools puts one
-//! there after us. What the spec says is judged here; what a source of a mount holds is asked of the caller.
+//! A second libcuda in the container lifts the limit, whatever the first one does, and a hook of NVIDIA's
+//! tools puts one there after us. What the spec says is judged here; what a source of a mount holds is asked
+//! of the caller.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -90,13 +92,14 @@ pub fn is_driver_file(path: &Path) -> bool {
 }
 
 impl Document {
-    /// What of a driver the spec brings by itself, if anything. What a former edit wrote does not count, nor a mount on
-    /// a path of `extra`, which the administrator gives to every container with a share.
+    /// What of a driver the spec brings by itself, if anything. What a former edit wrote does not count, nor
+    /// a mount on a path of `extra`, which the administrator gives to every container with a share.
     ///
     /// `holds` says which driver file a mount of a path of the host brings.
     ///
     /// # Errors
-    /// [`Code::Internal`] when mounts or hooks have another type than the OCI runtime specification gives them.
+    /// [`Code::Internal`] when mounts or hooks have another type than the OCI runtime specification gives
+    /// them.
     pub fn foreign_driver(
         &self,
         extra: &[impl AsRef<Path>],
@@ -159,8 +162,9 @@ impl Document {
         Ok(None)
     }
 
-    /// Whether NVIDIA's hook does anything for this container. It reads NVIDIA_VISIBLE_DEVICES; without it an image of
-    /// CUDA 9 or older gets all GPUs, and some nodes take the devices from other variables or from mounts.
+    /// Whether NVIDIA's hook does anything for this container. It reads NVIDIA_VISIBLE_DEVICES; without it an
+    /// image of CUDA 9 or older gets all GPUs, and some nodes take the devices from other variables or from
+    /// mounts.
     fn legacy_hook_acts(&self) -> Result<bool, Error> {
         let variable = |name: &str| {
             let of = |entry: &'_ String| {

@@ -116,7 +116,8 @@ impl<'a> Asked<'a> {
     /// Collects the annotations that speak for `container`, those of other `vocabularies` among them.
     ///
     /// # Errors
-    /// [`Code::InvalidRequest`] for an unknown key of the pod or of this container, and as [`Translation::of`].
+    /// [`Code::InvalidRequest`] for an unknown key of the pod or of this container, and as
+    /// [`Translation::of`].
     pub(super) fn of(
         annotations: &'a BTreeMap<String, String>,
         container: Option<&'a str>,

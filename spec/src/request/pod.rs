@@ -10,8 +10,9 @@ pub fn is_sandbox(annotations: &BTreeMap<String, String>) -> bool {
         .any(|key| annotations.get(*key).is_some_and(|kind| kind == "sandbox"))
 }
 
-/// The container's name in its pod, as containerd, the kubelet or CRI-O put it into the annotations; `None` outside of a
-/// pod. A container that is not made by a kubelet has no label; CRI-O keeps its metadata in JSON.
+/// The container's name in its pod, as containerd, the kubelet or CRI-O put it into the annotations; `None`
+/// outside of a pod. A container that is not made by a kubelet has no label; CRI-O keeps its metadata in
+/// JSON.
 pub fn container_name(annotations: &BTreeMap<String, String>) -> Option<String> {
     let named = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]
         .iter()

@@ -1,4 +1,5 @@
-//! What every key means, for people: the annotation reference of docs/ and fgpu-annotations(7) are made from it.
+//! What every key means, for people: the annotation reference of docs/ and fgpu-annotations(7) are made from
+//! it.
 
 use super::key::Key;
 

@@ -20,8 +20,8 @@ struct Amount {
 
 impl Request {
     /// Reads the request for one container out of its annotations. `container` is its name in a pod (see
-    /// [`container_name`](crate::container_name)), `None` outside of one. The sandbox of a pod must not come here: see
-    /// [`is_sandbox`](crate::is_sandbox).
+    /// [`container_name`](crate::container_name)), `None` outside of one. The sandbox of a pod must not come
+    /// here: see [`is_sandbox`](crate::is_sandbox).
     ///
     /// `None` means that the container asks for no GPU and must run as it would without fgpu.
     ///
@@ -231,7 +231,8 @@ fn isolation(asked: &Asked<'_>, defaults: &Defaults) -> Result<(Isolation, Optio
     }
 }
 
-/// How the cores are meant. The node's default gives way where the tier leaves no choice, and a cap where no share is booked.
+/// How the cores are meant. The node's default gives way where the tier leaves no choice, and a cap where no
+/// share is booked.
 fn compute(
     asked: &Asked<'_>,
     isolation: Isolation,

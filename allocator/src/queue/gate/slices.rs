@@ -1,9 +1,9 @@
 //! Who may go before whom on a GPU in MIG mode, where it matters what lies where and not how much is left.
 //!
-//! A place that the one ahead could get is free once those slices are gone that lie on it. The most that can lie
-//! elsewhere by then is all the others. If there is a place for the one ahead then, with the new slices there as well,
-//! there is one whichever of the others are gone, too: fewer slices only leave more room. So one look for each place
-//! tells of every order of ends.
+//! A place that the one ahead could get is free once those slices are gone that lie on it. The most that can
+//! lie elsewhere by then is all the others. If there is a place for the one ahead then, with the new slices
+//! there as well, there is one whichever of the others are gone, too: fewer slices only leave more room. So
+//! one look for each place tells of every order of ends.
 
 use fgpu_spec::{Gpu, Policy, Request};
 
@@ -16,7 +16,8 @@ pub(super) fn effect(gpu: &Gpu, rules: &Rules, ahead: &Request, part: &Part<'_>)
     let (passes, delays) = (Effect::Passes(part.gpu), Effect::Delays(Some(part.gpu)));
     let serving = serving(gpu, ahead, gpu.usable_memory(rules.reserve_memory));
     let Some(&wanted) = serving.first() else { return Effect::None };
-    // Several slices, a GPU for itself, the administrator's instances: more is asked there than one free place.
+    // Several slices, a GPU for itself, the administrator's instances: more is asked there than one free
+    // place.
     let is_simple = ahead.count <= 1 && ahead.policy != Policy::Exclusive && !rules.mig_use_existing;
     if !is_simple || part.added.exclusive {
         return delays;

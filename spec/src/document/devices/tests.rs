@@ -163,7 +163,8 @@ fn a_privileged_container_keeps_its_rule() {
     }
 }
 
-/// `--device /dev/nvidia1:/dev/nvidia0` and what else takes a granted node's name or hides a GPU behind another.
+/// `--device /dev/nvidia1:/dev/nvidia0` and what else takes a granted node's name or hides a GPU behind
+/// another.
 #[test]
 fn a_device_under_anothers_name_goes_with_its_rule() {
     for (path, kind, major, minor) in [

@@ -33,7 +33,8 @@ fn who_may_change_mounts_is_told_by_capabilities_and_namespaces() {
     assert_eq!(ALL.map(of), [false, true, false, false, false]);
 }
 
-/// What is mounted below such a volume is mounted on the host as well, be it over the node's state or its libraries.
+/// What is mounted below such a volume is mounted on the host as well, be it over the node's state or its
+/// libraries.
 #[test]
 fn a_volume_that_shares_its_mounts_is_refused_where_ours_would_lie_in_it() {
     let with = |destination: &str, options: &[&str]| {
@@ -57,7 +58,8 @@ fn a_volume_that_shares_its_mounts_is_refused_where_ours_would_lie_in_it() {
     }
 }
 
-/// A bind mount has the flags of the mount it is made from, so what lies on a mount with the right ones is not mounted a second time.
+/// A bind mount has the flags of the mount it is made from, so what lies on a mount with the right ones is
+/// not mounted a second time.
 #[test]
 fn what_lies_on_a_mount_with_the_flags_is_bound_and_nothing_else() {
     let mut plan = plan();
@@ -76,7 +78,8 @@ fn what_lies_on_a_mount_with_the_flags_is_bound_and_nothing_else() {
     assert_eq!(applied(&once, &plan), once);
 }
 
-/// The driver's own root has its nodes elsewhere, and in a user namespace runtimes mount what the host has at the path.
+/// The driver's own root has its nodes elsewhere, and in a user namespace runtimes mount what the host has at
+/// the path.
 #[test]
 fn in_a_user_namespace_nodes_come_from_where_the_host_has_them() {
     let below = |mut node: Node| {

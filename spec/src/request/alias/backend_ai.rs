@@ -10,7 +10,8 @@ const DEVICES: &str = "cuda.device";
 pub(super) const KEYS: &[&str] = &[SHARES, DEVICES];
 
 pub(super) fn translate(words: &Words<'_>, translation: &mut Translation) -> Result<(), Error> {
-    // A slot of 0 is one that is not asked for. What else is wrong with a number of units is told in our words.
+    // A slot of 0 is one that is not asked for. What else is wrong with a number of units is told in our
+    // words.
     let zero = |text: &String| text.bytes().all(|byte| matches!(byte, b'0' | b'.')) && text.contains('0');
     let shares = words.get(SHARES, |text| Ok(text.to_owned()))?.filter(|(text, _)| !zero(text));
     let devices = words.get(DEVICES, |text| gpus(text, 0))?.filter(|(number, _)| *number > 0);

@@ -1,5 +1,5 @@
-//! HAMi, and Volcano's vGPU, which is HAMi's under other names: so many GPUs, of each so many MiB or percent of the
-//! memory and so many percent of the cores.
+//! HAMi, and Volcano's vGPU, which is HAMi's under other names: so many GPUs, of each so many MiB or percent
+//! of the memory and so many percent of the cores.
 
 use super::{Translation, Words, gpus, mebibytes, whole};
 use crate::Error;

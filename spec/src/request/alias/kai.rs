@@ -1,4 +1,5 @@
-//! KAI Scheduler and Run:ai: a fraction of the memory, or MiB, of one GPU or several, for one container of a pod.
+//! KAI Scheduler and Run:ai: a fraction of the memory, or MiB, of one GPU or several, for one container of a
+//! pod.
 
 use super::{Translation, Words, fraction, gpus, mebibytes, whole};
 use crate::request::key::Key;
