@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use fgpu_spec::shown;
+use fgpu_spec::escape_for_display;
 use rustix::fs::{FlockOperation, flock, major, minor};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -77,7 +77,7 @@ pub fn holder(host: &Host, path: &Path) -> Option<Holding> {
     }
     let text = |file: &str| fs::read(host.proc.join(pid.to_string()).join(file)).ok();
     // A name may have any bytes, parentheses among them.
-    let name = shown(String::from_utf8_lossy(&text("comm")?).trim_end());
+    let name = escape_for_display(String::from_utf8_lossy(&text("comm")?).trim_end());
     let stat = text("stat").unwrap_or_default();
     let stat = String::from_utf8_lossy(&stat);
     let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use fgpu_spec::shown;
+use fgpu_spec::escape_for_display;
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -32,7 +32,7 @@ pub fn called(key: &Key, bundle: Option<&Path>) -> String {
         Some(bundle) => catalogue.at(key, bundle),
         None => catalogue.of_key(key),
     };
-    names.name.map_or_else(|| key.short(), |name| shown(&name))
+    names.name.map_or_else(|| key.short(), |name| escape_for_display(&name))
 }
 
 /// What a container is called.

@@ -158,7 +158,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
-    pub fn weaken(&self, nonce: &Nonce, note: &str) -> Result<bool, Error> {
+    pub fn downgrade_to_quota(&self, nonce: &Nonce, note: &str) -> Result<bool, Error> {
         self.change(nonce, |lease| {
             let is_driver = lease.grant.tier == Tier::Driver && lease.state.is_held();
             if is_driver {

@@ -54,7 +54,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub fn untold(&self) -> Result<Vec<(Lease, std::io::Error)>, Error> {
+    pub fn undetermined(&self) -> Result<Vec<(Lease, std::io::Error)>, Error> {
         let held = self.leases()?.into_iter().filter(|lease| lease.state.is_held());
         Ok(held.filter_map(|lease| self.judge(&lease).err().map(|error| (lease, error))).collect())
     }

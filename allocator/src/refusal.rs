@@ -195,8 +195,11 @@ fn foreign(decision: &Decision, inventory: &Inventory, rules: &Rules) -> String 
     held.fold(String::new(), |mut text, (gpu, report)| {
         let outsiders = rules.seen.get(&gpu.uuid).map_or(&[][..], |seen| &seen.outsiders);
         // A process chooses its name.
-        let who =
-            list(outsiders.iter().map(|one| format!("pid {} {}", one.pid, fgpu_spec::shown(&one.name))));
+        let who = list(
+            outsiders
+                .iter()
+                .map(|one| format!("pid {} {}", one.pid, fgpu_spec::escape_for_display(&one.name))),
+        );
         let who = if who.is_empty() { "the driver does not say which".to_owned() } else { who };
         let memory = mib(report.foreign.next_multiple_of(1 << 20));
         let _ = write!(text, "; {memory} of GPU {} is held by processes outside fgpu: {who}", gpu.index);

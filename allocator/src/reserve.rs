@@ -144,24 +144,24 @@ impl Store {
     ) -> Result<Attempt, Error> {
         let lock = self.files.lock(&self.host)?;
         let image = self.read_locked(&lock)?;
-        let torn = |damage| self.damaged(&lock, damage);
+        let damaged = |damage| self.damaged(&lock, damage);
         let ticket = stand.ticket();
         let mut place = ticket.and_then(|ticket| image.place_of(&ticket));
         if ticket.is_some() && place.is_none() {
             return Ok(Attempt::NoPlace);
         }
-        let sums = ask.sums(&image, same_key).map_err(torn)?;
+        let sums = ask.sums(&image, same_key).map_err(damaged)?;
         if sums.same_key {
             return Ok(Attempt::SameKey);
         }
-        let (tier, decision, passed) = queue::decide(ask, &image, &sums, place).map_err(torn)?;
+        let (tier, decision, passed) = queue::decide(ask, &image, &sums, place).map_err(damaged)?;
         match &decision.outcome {
             Ok(placement) => {
                 let mut lease = lease(ask, claim, nonce, tier, placement.clone());
                 lease.pid_namespace = self.pid_namespace;
                 let taken = self.take_kept(&image, &mut lease)?;
                 let line = image::line(&lease, &self.boot)?;
-                let passed = queue::count_passes(&image, &passed, &self.boot).map_err(torn)?;
+                let passed = queue::count_passes(&image, &passed, &self.boot).map_err(damaged)?;
                 let edit = queue::served(place, &passed);
                 let draft =
                     image.rewrite_all(&self.boot, |line| end_of(&taken, line), Some(&line), edit, None);
@@ -238,11 +238,11 @@ impl Store {
             leases.iter().map(|lease| image::line(lease, &self.boot)).collect::<Result<Vec<_>, _>>()?;
         let waiters = now.waiters().filter(|line| self.waits(line));
         let draft = Draft::with_queue(&self.boot, lines.iter().map(Vec::as_slice), waiters);
-        let torn = |damage| self.damage(damage, None);
-        let image = Image::parse(draft.concat(), &self.boot).map_err(torn)?;
+        let damaged = |damage| self.damage(damage, None);
+        let image = Image::parse(draft.concat(), &self.boot).map_err(damaged)?;
         let ask = self.ask(inventory, rules, request, tiers)?;
-        let sums = ask.sums(&image, None).map_err(torn)?;
-        let (tier, decision, _) = queue::decide(&ask, &image, &sums, None).map_err(torn)?;
+        let sums = ask.sums(&image, None).map_err(damaged)?;
+        let (tier, decision, _) = queue::decide(&ask, &image, &sums, None).map_err(damaged)?;
         let holders = capacity::holders(&leases, inventory);
         let refusal = decision.outcome.as_ref().err();
         let case =

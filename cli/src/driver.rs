@@ -154,7 +154,7 @@ impl Node<'_> {
                 device: profile(gpu, instance.profile).and_then(|profile| instance.device(profile.slices)),
             })
             .collect();
-        self.store.saw(lock, gpu, &foreign)?;
+        self.store.record_foreign(lock, gpu, &foreign)?;
         Ok(foreign)
     }
 }

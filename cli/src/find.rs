@@ -1,7 +1,7 @@
 //! Which container is meant, by whatever an administrator knows of it.
 
 use fgpu_allocator::{Key, Lease};
-use fgpu_spec::{Code, Error, Nonce, shown};
+use fgpu_spec::{Code, Error, Nonce, escape_for_display};
 
 use fgpu_allocator::names::Catalogue;
 
@@ -69,7 +69,9 @@ pub(crate) fn one<T>(candidates: Vec<Candidate<'_, T>>, what: &str) -> Result<T,
     }
     let message = match meant.as_slice() {
         [] => nobody(what),
-        several => format!("{} may be {}; name one of them by its id", shown(what), list(several)),
+        several => {
+            format!("{} may be {}; name one of them by its id", escape_for_display(what), list(several))
+        }
     };
     Err(Error::new(Code::InvalidRequest, message))
 }
@@ -98,7 +100,10 @@ fn nobody(what: &str) -> String {
         true => "",
         false => " (by their ids; most names are for root's eyes only)",
     };
-    format!("no container {} holds a share; `fgpu status` lists those that do{hint}", shown(what))
+    format!(
+        "no container {} holds a share; `fgpu status` lists those that do{hint}",
+        escape_for_display(what)
+    )
 }
 
 /// How each can be named so that nobody else is meant.
@@ -108,8 +113,8 @@ fn list<T>(several: &[Candidate<'_, T>]) -> String {
         let unique = several.iter().filter(|other| other.key.short() == short).count() == 1;
         let id = if unique { short } else { full_name(one.key) };
         match &one.name {
-            Some(name) => format!("{} ({})", shown(&id), shown(name)),
-            None => shown(&id),
+            Some(name) => format!("{} ({})", escape_for_display(&id), escape_for_display(name)),
+            None => escape_for_display(&id),
         }
     };
     several.iter().map(label).collect::<Vec<_>>().join(" or ")

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use fgpu_allocator::names::{Names, TASKS, of_annotations, read};
 use fgpu_allocator::{Key, Lease};
-use fgpu_spec::{Code, Error, container_name, is_sandbox, key_reference, opts_out, shown};
+use fgpu_spec::{Code, Error, container_name, escape_for_display, is_sandbox, key_reference, opts_out};
 use serde::{Deserialize, Serialize};
 
 use crate::find;
@@ -71,13 +71,13 @@ pub(crate) fn of(
         (None, _) => {
             let message = format!(
                 "no running container {} is known of Docker, containerd, CRI-O or Podman; only root sees them",
-                shown(what)
+                escape_for_display(what)
             );
             Err(Error::new(Code::InvalidRequest, message))
         }
         _ => Err(Error::new(
             Code::InvalidRequest,
-            format!("{} may be several; name one by its id", shown(what)),
+            format!("{} may be several; name one by its id", escape_for_display(what)),
         )),
     }
 }
@@ -111,16 +111,19 @@ fn judge(one: &Container, accept_env: bool) -> Option<Overlooked> {
             return found(why, mend.into());
         }
         if let Some(meant) = meant(key) {
-            let why = format!("the annotation {} is none of fgpu's", shown(key));
-            return found(why, format!("write {meant}={}", shown(value)));
+            let why = format!("the annotation {} is none of fgpu's", escape_for_display(key));
+            return found(why, format!("write {meant}={}", escape_for_display(value)));
         }
     }
     for (key, value) in &one.labels {
         if let Some(meant) =
             meant(key).or_else(|| key_reference().find(|known| known.key == key).map(|known| known.key))
         {
-            let why = format!("{} is a label, and fgpu reads annotations", shown(key));
-            return found(why, format!("docker run --runtime=fgpu --annotation {meant}={} …", shown(value)));
+            let why = format!("{} is a label, and fgpu reads annotations", escape_for_display(key));
+            return found(
+                why,
+                format!("docker run --runtime=fgpu --annotation {meant}={} …", escape_for_display(value)),
+            );
         }
     }
     let variables = one.env.iter().filter(|_| !accept_env).filter_map(|variable| variable.split_once('='));
@@ -128,7 +131,7 @@ fn judge(one: &Container, accept_env: bool) -> Option<Overlooked> {
         let meant = name.strip_prefix("FGPU_").map(|rest| format!("fgpu/{}", rest.to_ascii_lowercase()));
         if let Some(meant) = meant.filter(|meant| key_reference().any(|known| known.key == meant)) {
             let why = format!("the variable {name} asks for nothing: accept-env is off");
-            return found(why, format!("write the annotation {meant}={}", shown(value)));
+            return found(why, format!("write the annotation {meant}={}", escape_for_display(value)));
         }
     }
     None

@@ -148,7 +148,7 @@ pub(crate) fn gc(config: &Config, tell: Tell) -> Result<Output, Error> {
     // A timer's log shall not grow with what stays as it is.
     if tell != Tell::Quietly {
         let stays = |(lease, why): &(Lease, std::io::Error)| format!("{} stays: {why}", logged(&lease.key));
-        warnings.extend(store.untold()?.iter().map(stays));
+        warnings.extend(store.undetermined()?.iter().map(stays));
     }
     Ok(Output { text, warnings, ..Output::default() })
 }

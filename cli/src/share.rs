@@ -47,7 +47,7 @@ pub(crate) fn once(
     let mut annotations = BTreeMap::new();
     for (key, value) in given {
         if let Some(before) = annotations.insert(key.clone(), value) {
-            let (key, before) = (fgpu_spec::shown(&key), fgpu_spec::shown(&before));
+            let (key, before) = (fgpu_spec::escape_for_display(&key), fgpu_spec::escape_for_display(&before));
             let message = format!("{key} is given twice, once as {before}; name each key once");
             return Err(Error::new(Code::InvalidRequest, message));
         }

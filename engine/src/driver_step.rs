@@ -103,7 +103,10 @@ pub fn limit(config: &Config, store: &Store, nonce: &Nonce, insists: bool) -> Re
     if insists {
         return Err(error);
     }
-    store.weaken(nonce, &format!("the quota libraries alone hold the memory limit: {}", error.message))?;
+    store.downgrade_to_quota(
+        nonce,
+        &format!("the quota libraries alone hold the memory limit: {}", error.message),
+    )?;
     Ok(())
 }
 

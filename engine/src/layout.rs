@@ -27,7 +27,7 @@ mod places;
 use std::collections::BTreeSet;
 
 use fgpu_driver::ldcache;
-use fgpu_spec::{Code, Error, shown};
+use fgpu_spec::{Code, Error, escape_for_display};
 
 use crate::layers::{Folder, Layers};
 
@@ -228,7 +228,10 @@ impl Search<'_> {
         if kernels.iter().any(|kernels| path == *kernels || path.starts_with(&format!("{kernels}/"))) {
             return Err(refused(
                 why,
-                &format!("it leads to {} for {name}, where nothing can be mounted", shown(&path)),
+                &format!(
+                    "it leads to {} for {name}, where nothing can be mounted",
+                    escape_for_display(&path)
+                ),
             ));
         }
         let list = match name.starts_with("libcuda") {
@@ -241,7 +244,7 @@ impl Search<'_> {
                     why,
                     &format!(
                         "the image has more than {MOST_FOREIGN} copies of {name}, {} among them",
-                        shown(&path)
+                        escape_for_display(&path)
                     ),
                 ));
             }
@@ -256,7 +259,7 @@ fn refused(what: &str, why: &str) -> Error {
     let message = format!(
         "{} in the container would have a driver library loaded that fgpu cannot limit: {why}; remove it, or ask for \
          fgpu/isolation=mig",
-        shown(what)
+        escape_for_display(what)
     );
     Error::new(Code::Denied, message)
 }

@@ -24,7 +24,7 @@ use std::fmt;
 use serde::Deserialize;
 
 use crate::json::{Branch, Node, Object, items};
-use crate::{Code, Error, GRANT_ANNOTATION, Nonce, Plan, shown};
+use crate::{Code, Error, GRANT_ANNOTATION, Nonce, Plan, escape_for_display};
 
 mod devices;
 mod edit;
@@ -207,7 +207,7 @@ fn unreadable(what: &str, source: &serde_json::Error) -> Error {
         format!(
             "config.json cannot be read, {what} is not as the OCI runtime specification has it: {}; the \
              container engine wrote it",
-            shown(&source.to_string())
+            escape_for_display(&source.to_string())
         ),
     )
 }

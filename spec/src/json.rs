@@ -197,7 +197,10 @@ impl<'de> Visitor<'de> for Expand {
         let mut keys: Vec<&str> = members.iter().map(|member| member.key.as_str()).collect();
         keys.sort_unstable();
         if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(A::Error::custom(format_args!("the key {} is there twice", crate::shown(pair[0]))));
+            return Err(A::Error::custom(format_args!(
+                "the key {} is there twice",
+                crate::escape_for_display(pair[0])
+            )));
         }
         Ok(Node::Object(Object { members }))
     }

@@ -29,7 +29,7 @@ pub use request::{
     ALIAS_MARKS, Defaults, Filter, Isolation, KeyReference, MemoryAsk, Policy, Request, Vocabulary,
     annotations_from_env, container_name, is_sandbox, key_reference, opts_out, parse_memory, parse_wait,
 };
-pub use show::shown;
+pub use show::escape_for_display;
 pub use topology::{Link, Path, Topology};
 
 /// The annotation that carries a grant's [`Nonce`]. Ours alone: a request that contains it is read as if it

@@ -11,7 +11,7 @@ const LONGEST: usize = 64;
 /// Annotations come from whoever may start a container, and messages end up in terminals and logs: a line
 /// feed could forge a log line, an escape sequence could rewrite the screen, a direction mark could make
 /// one name look like another.
-pub fn shown(text: &str) -> String {
+pub fn escape_for_display(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+/%,!:;@=".contains(&byte);
     if !text.is_empty() && text.len() <= LONGEST && text.bytes().all(plain) {
         return text.to_owned();
@@ -36,26 +36,26 @@ mod tests {
     #[test]
     fn plain_words_are_untouched() {
         for text in ["0.25", "25%", "1/3", "GPU-1,!2", "1g.10gb+me", "-1"] {
-            assert_eq!(shown(text), text);
+            assert_eq!(escape_for_display(text), text);
         }
     }
 
     #[test]
     fn what_could_fool_a_reader_is_escaped() {
-        assert_eq!(shown(""), "\"\"");
-        assert_eq!(shown("a b"), "\"a b\"");
-        assert_eq!(shown("it's"), "\"it's\"");
-        assert_eq!(shown("1\n\u{1b}[2J"), "\"1\\n\\u{1b}[2J\"");
-        assert_eq!(shown("a\u{202e}b\"\\"), "\"a\\u{202e}b\\\"\\\\\"");
-        assert_eq!(shown("\0"), "\"\\u{0}\"");
+        assert_eq!(escape_for_display(""), "\"\"");
+        assert_eq!(escape_for_display("a b"), "\"a b\"");
+        assert_eq!(escape_for_display("it's"), "\"it's\"");
+        assert_eq!(escape_for_display("1\n\u{1b}[2J"), "\"1\\n\\u{1b}[2J\"");
+        assert_eq!(escape_for_display("a\u{202e}b\"\\"), "\"a\\u{202e}b\\\"\\\\\"");
+        assert_eq!(escape_for_display("\0"), "\"\\u{0}\"");
     }
 
     #[test]
     fn long_text_is_shortened() {
-        let text = shown(&"9".repeat(100_000));
+        let text = escape_for_display(&"9".repeat(100_000));
         assert!(text.len() < 100, "{text}");
         assert!(text.ends_with("... (100000 bytes)"), "{text}");
-        assert!(shown(&"\u{1F600}".repeat(100)).len() < 120);
-        assert_eq!(shown(&"9".repeat(64)), "9".repeat(64));
+        assert!(escape_for_display(&"\u{1F600}".repeat(100)).len() < 120);
+        assert_eq!(escape_for_display(&"9".repeat(64)), "9".repeat(64));
     }
 }

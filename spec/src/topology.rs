@@ -65,7 +65,7 @@ impl FromStr for Link {
             let path = Path::WORDS.iter().find(|(word, _)| *word == path)?.1;
             Some(Self { nvlinks, path })
         };
-        parse().ok_or_else(|| format!("{} is no link between GPUs", crate::shown(text)))
+        parse().ok_or_else(|| format!("{} is no link between GPUs", crate::escape_for_display(text)))
     }
 }
 

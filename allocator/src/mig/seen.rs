@@ -156,7 +156,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Error`] says; the file is as it was then.
-    pub fn saw(&self, lock: &DriverLock, gpu: &Gpu, foreign: &[Foreign]) -> Result<(), Error> {
+    pub fn record_foreign(&self, lock: &DriverLock, gpu: &Gpu, foreign: &[Foreign]) -> Result<(), Error> {
         self.see(lock, gpu, |seen| seen.instances = foreign.to_vec())
     }
 

@@ -288,20 +288,20 @@ impl Store {
     /// As [`Store::waiters`].
     pub fn waiting(&self, inventory: &Inventory, rules: &Rules) -> Result<Vec<Waiting>, Error> {
         let image = self.read()?;
-        let torn = |damage| self.damage(damage, None);
+        let damaged = |damage| self.damage(damage, None);
         let holders = capacity::holders(&self.parse_all(&image)?, inventory);
         let foreign = self.foreign_slots(inventory)?;
-        let sums = capacity::sum(&image, inventory, rules, None, None).map_err(torn)?.with(&foreign);
+        let sums = capacity::sum(&image, inventory, rules, None, None).map_err(damaged)?.with(&foreign);
         let scene = Scene { image: &image, inventory, rules, sums: &sums };
         let mut waiting = Vec::new();
-        let mut queue = Queue::read(&image, usize::MAX).map_err(torn)?;
+        let mut queue = Queue::read(&image, usize::MAX).map_err(damaged)?;
         queue.entries.retain(|entry| self.waits(entry.line));
         let mut behind = std::mem::take(&mut queue.entries).into_iter();
         let mut next = behind.next();
         while let Some(entry) = next {
-            let waiter = image::waiter(entry.line).map_err(torn)?;
+            let waiter = image::waiter(entry.line).map_err(damaged)?;
             let request = &waiter.request;
-            let (_, decision, _) = scene.decide(&queue, request, &waiter.tiers).map_err(torn)?;
+            let (_, decision, _) = scene.decide(&queue, request, &waiter.tiers).map_err(damaged)?;
             let refused = decision.outcome.as_ref().err();
             waiting.push(Waiting {
                 position: waiting.len() + 1,
@@ -353,8 +353,8 @@ impl Store {
             return Ok(());
         }
         self.host.check_proc()?;
-        let torn = |damage| self.damage(damage, None);
-        let heads = heads(&image).map_err(torn)?;
+        let damaged = |damage| self.damage(damage, None);
+        let heads = heads(&image).map_err(damaged)?;
         let tickets: HashSet<&[u8]> = heads.iter().map(|head| head.ticket).collect();
         let dead: HashSet<&[u8]> =
             heads.iter().filter(|head| !self.has_waiter(head)).map(|head| head.ticket).collect();

@@ -28,17 +28,17 @@ fn assert_stays(store: &Store) {
     let error =
         reserve(store, 1, 600_000, &claim("b", fgpu_allocator::Process { pid: 1, start: 1 })).unwrap_err();
     assert_eq!(error.code, Code::NoCapacity);
-    let untold = store.untold().unwrap();
-    assert_eq!(untold.len(), 1);
-    assert!(untold[0].1.to_string().contains("in another PID namespace"), "{}", untold[0].1);
-    assert!(store.is_elsewhere(&untold[0].0));
+    let undetermined = store.undetermined().unwrap();
+    assert_eq!(undetermined.len(), 1);
+    assert!(undetermined[0].1.to_string().contains("in another PID namespace"), "{}", undetermined[0].1);
+    assert!(store.is_elsewhere(&undetermined[0].0));
 }
 
 #[track_caller]
 fn assert_goes(store: &Store, lease: &Lease) {
     assert_eq!(store.stale().unwrap(), [lease.clone()]);
     assert_eq!(store.reconcile().unwrap(), [lease.clone()]);
-    assert!(store.untold().unwrap().is_empty());
+    assert!(store.undetermined().unwrap().is_empty());
 }
 
 /// `fgpu gc` in a pod that has the node's state directory and not its PID namespace.

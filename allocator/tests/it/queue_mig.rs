@@ -142,7 +142,7 @@ fn a_place_below_the_administrators_instance_is_kept_free_only_for_so_long() {
     let lock = bench.node.store.lock_driver(gpu).unwrap();
     let placement = MigPlacement { start: 0, size: 1 };
     let foreign = Foreign { gpu_instance: 7, profile: 19, placement, device: None };
-    bench.node.store.saw(&lock, gpu, &[foreign]).unwrap();
+    bench.node.store.record_foreign(&lock, gpu, &[foreign]).unwrap();
     bench.queue("waits", slice("7g.80gb"));
     for n in 0..100 {
         bench.release(&bench.take(&format!("small-{n}"), &slice("1g.10gb")).unwrap());

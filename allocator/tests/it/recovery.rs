@@ -373,7 +373,7 @@ fn what_was_made_on_a_mig_gpu_is_read_of_every_release_and_of_no_newer_one() {
     let orphans = node.store.orphans(&inventory).unwrap();
     assert_eq!(orphans.len(), 1);
     // What is written says its version, and is what was there.
-    node.store.saw(&lock, gpu, &node.store.foreign(gpu).unwrap()).unwrap();
+    node.store.record_foreign(&lock, gpu, &node.store.foreign(gpu).unwrap()).unwrap();
     assert!(fs::read_to_string(&path).unwrap().starts_with(r#"{"version":1,"#));
     assert_eq!(node.store.orphans(&inventory).unwrap(), orphans);
     let newer = text.replacen("{", r#"{"version":2,"#, 1);
@@ -381,7 +381,7 @@ fn what_was_made_on_a_mig_gpu_is_read_of_every_release_and_of_no_newer_one() {
     let errors = [
         node.store.foreign(gpu).unwrap_err(),
         node.store.orphans(&inventory).unwrap_err(),
-        node.store.saw(&lock, gpu, &[]).unwrap_err(),
+        node.store.record_foreign(&lock, gpu, &[]).unwrap_err(),
     ];
     for error in errors {
         let error = error.to_string();

@@ -1,7 +1,7 @@
 //! The container engines: are they wired to fgpu, and are their versions known to have faults with us?
 
 use fgpu_engine::config::PATH;
-use fgpu_spec::{Error, shown};
+use fgpu_spec::{Error, escape_for_display};
 
 use super::node::Node;
 use super::versions::Version;
@@ -123,8 +123,8 @@ fn programs(node: &Node, diagnosis: &mut Diagnosis) {
         }
         let what = format!(
             "{DAEMON_JSON} names {} for the runtime {}, which is not there: its containers do not start",
-            shown(program),
-            shown(name)
+            escape_for_display(program),
+            escape_for_display(name)
         );
         if name == "fgpu" && program.ends_with("/fgpu-runtime") {
             let runtime = if has_old_docker(node) { " --runtime" } else { "" };
@@ -132,7 +132,8 @@ fn programs(node: &Node, diagnosis: &mut Diagnosis) {
             let mend = ["fgpu setup docker --undo", &again, "systemctl reload docker"];
             diagnosis.error("runtime-program-missing", what, &mend);
         } else {
-            let mend = format!("install it, or take runtimes.{} out of {DAEMON_JSON}", shown(name));
+            let mend =
+                format!("install it, or take runtimes.{} out of {DAEMON_JSON}", escape_for_display(name));
             diagnosis.warn("runtime-program-missing", what, &[&mend]);
         }
     }

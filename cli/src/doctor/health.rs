@@ -1,7 +1,7 @@
 //! What was last seen of the GPUs: those that serve nothing, and those that others use.
 
 use fgpu_driver::health::{FILE, FORMAT};
-use fgpu_spec::{Health, Inventory, Outsider, shown};
+use fgpu_spec::{Health, Inventory, Outsider, escape_for_display};
 
 use super::Diagnosis;
 use super::node::Node;
@@ -34,8 +34,10 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
         if seen.foreign == 0 || (outsiders.is_empty() && !seen.outsiders.is_empty()) {
             continue;
         }
-        let who: Vec<_> =
-            outsiders.iter().map(|one| format!("pid {} {}", one.pid, shown(&one.name))).collect();
+        let who: Vec<_> = outsiders
+            .iter()
+            .map(|one| format!("pid {} {}", one.pid, escape_for_display(&one.name)))
+            .collect();
         let who = if who.is_empty() { "the driver does not say which".to_owned() } else { who.join(", ") };
         let pids: Vec<_> = outsiders.iter().map(|one| one.pid.to_string()).collect();
         let look = match pids.is_empty() {

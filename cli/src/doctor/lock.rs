@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fgpu_allocator::{Holding, Host, holder};
-use fgpu_spec::shown;
+use fgpu_spec::escape_for_display;
 
 use super::Diagnosis;
 use super::node::Node;
@@ -26,7 +26,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     }
     let stopped = matches!(state, Some('T' | 't'));
     let cgroup = node.text(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let cgroup = cgroup.lines().last().and_then(|line| line.splitn(3, ':').nth(2)).map(shown);
+    let cgroup = cgroup.lines().last().and_then(|line| line.splitn(3, ':').nth(2)).map(escape_for_display);
     let what = format!(
         "{lock} is held by process {pid} ({name}, in the cgroup {}){}: no container gets a share",
         cgroup.unwrap_or_else(|| "?".into()),

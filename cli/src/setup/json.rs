@@ -59,7 +59,7 @@ impl<'t> Object<'t> {
         let members = read.map_err(|_| Wrong { at: span.start, reason: "it is no object".into() })?;
         for (index, member) in members.iter().enumerate() {
             if members[..index].iter().any(|other| other.key == member.key) {
-                let reason = format!("the key {} is there twice", fgpu_spec::shown(&member.key));
+                let reason = format!("the key {} is there twice", fgpu_spec::escape_for_display(&member.key));
                 return Err(Wrong { at: member.key_at, reason });
             }
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fgpu_allocator::{Change, Key, Lease};
-use fgpu_spec::{Error, GrantedGpu, Nonce, Tier, shown};
+use fgpu_spec::{Error, GrantedGpu, Nonce, Tier, escape_for_display};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -180,7 +180,7 @@ impl<'a> Record<'a> {
 
     /// The event in words, in one line.
     pub(super) fn message(&self) -> String {
-        let who = self.short.as_deref().map_or_else(|| "a container".to_owned(), shown);
+        let who = self.short.as_deref().map_or_else(|| "a container".to_owned(), escape_for_display);
         let what = match self.event {
             Kind::Granted => format!("{who} is granted {}", shares(self.gpus)),
             Kind::Resized => format!("{who} has {} instead of {}", shares(self.gpus), shares(self.before)),
@@ -199,7 +199,7 @@ impl<'a> Record<'a> {
             }
         };
         match self.request {
-            Some(request) => format!("{what} ({})", shown(request)),
+            Some(request) => format!("{what} ({})", escape_for_display(request)),
             None => what,
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{devices, entries};
 use crate::device::is_granted_only_path;
 use crate::json::{Node, Object, list, quoted};
-use crate::{Code, Error, Hook, Mount, Plan, plan, shown};
+use crate::{Code, Error, Hook, Mount, Plan, escape_for_display, plan};
 
 /// Mount options of a driver file. Never `noexec`, because a library that cannot be mapped executable does
 /// not load. Neither `rbind` nor a propagation flag: nothing is mounted below a single file, and a flag is a
@@ -136,7 +136,7 @@ fn refuse_shared(tree: &Object, plan: &Plan) -> Result<(), Error> {
                 format!(
                     "the volume on {} shares its mounts with the host (shared, rshared, Bidirectional), so {} of this \
                      container would appear on the host; mount it private, slave or elsewhere",
-                    shown(&volume.destination),
+                    escape_for_display(&volume.destination),
                     mount.destination
                 ),
             ));

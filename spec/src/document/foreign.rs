@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{Document, edit, entries};
-use crate::{Code, Error, shown};
+use crate::{Code, Error, escape_for_display};
 
 /// What the spec brings, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Document {
             .annotations
             .iter()
             .find(|(key, value)| key.starts_with("cdi.k8s.io/") && nvidias(value))?;
-        let what = format!("the annotation {}={}", shown(key), shown(value));
+        let what = format!("the annotation {}={}", escape_for_display(key), escape_for_display(value));
         Some(ForeignDriver { what, remedy: REMOVE_ANNOTATION })
     }
 
@@ -155,7 +155,8 @@ impl Document {
                 } else {
                     continue;
                 };
-                let what = format!("the {} hook {}", shown(stage), shown(&hook.path));
+                let what =
+                    format!("the {} hook {}", escape_for_display(stage), escape_for_display(&hook.path));
                 return Ok(Some(ForeignDriver { what, remedy }));
             }
         }
@@ -202,7 +203,7 @@ impl Document {
             {
                 continue;
             }
-            let on = || shown(&mount.destination);
+            let on = || escape_for_display(&mount.destination);
             if is_driver_file(destination) {
                 let what = format!("a mount on {}", on());
                 return Ok(Some(ForeignDriver { what, remedy: REMOVE_MOUNT }));
@@ -210,8 +211,16 @@ impl Document {
             for source in mount.sources(options) {
                 let file = if is_driver_file(source) { Some(String::new()) } else { holds(source) };
                 let Some(file) = file else { continue };
-                let held = if file.is_empty() { file } else { format!(", which holds {}", shown(&file)) };
-                let what = format!("the mount of {}{held} on {}", shown(&source.to_string_lossy()), on());
+                let held = if file.is_empty() {
+                    file
+                } else {
+                    format!(", which holds {}", escape_for_display(&file))
+                };
+                let what = format!(
+                    "the mount of {}{held} on {}",
+                    escape_for_display(&source.to_string_lossy()),
+                    on()
+                );
                 return Ok(Some(ForeignDriver { what, remedy: REMOVE_MOUNT }));
             }
         }

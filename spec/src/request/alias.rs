@@ -36,7 +36,7 @@ use std::str::FromStr;
 
 use super::key::Key;
 use super::number::{self, Reason, WHOLE};
-use crate::{Code, Error, shown};
+use crate::{Code, Error, escape_for_display};
 
 mod backend_ai;
 mod hami;
@@ -110,7 +110,7 @@ impl FromStr for Vocabulary {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|vocabulary| vocabulary.to_string() == text).ok_or_else(|| {
             let all = Self::ALL.map(|vocabulary| vocabulary.to_string());
-            format!("{} is no vocabulary; there are {}", shown(text), all.join(", "))
+            format!("{} is no vocabulary; there are {}", escape_for_display(text), all.join(", "))
         })
     }
 }
@@ -194,7 +194,7 @@ impl Words<'_> {
         read: impl Fn(&str) -> Result<T, Reason>,
     ) -> Result<Option<(T, String)>, Error> {
         let Some(text) = self.annotations.get(key) else { return Ok(None) };
-        let written = format!("{key}={}", shown(text));
+        let written = format!("{key}={}", escape_for_display(text));
         match read(text) {
             Ok(value) => Ok(Some((value, written))),
             Err(reason) => Err(Error::new(Code::InvalidRequest, format!("{written} {reason}"))),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::alias::{self, Translation, Vocabulary};
-use crate::{Code, Error, GRANT_ANNOTATION, shown};
+use crate::{Code, Error, GRANT_ANNOTATION, escape_for_display};
 
 /// What the keys of the pod or container itself begin with.
 const PREFIX: &str = "fgpu/";
@@ -175,7 +175,7 @@ impl<'a> Asked<'a> {
         self.alone = alone;
         for (key, new) in values {
             if self.has(key) {
-                return Err(alias::conflict(&self.shown(key), &new.written));
+                return Err(alias::conflict(&self.escape_for_display(key), &new.written));
             }
             let given = Given { value: new.value.into(), source: Source::Alias(new.written) };
             self.values.insert(key, given);
@@ -226,12 +226,19 @@ impl<'a> Asked<'a> {
     }
 
     /// `KEY=VALUE` as it was written, for a message.
-    pub(super) fn shown(&self, key: Key) -> String {
+    pub(super) fn escape_for_display(&self, key: Key) -> String {
         match self.values.get(&key) {
             Some(Given { value, source: Source::Container(container) }) => {
-                format!("{}{OVERRIDE}{}={}", shown(container), key.name(), shown(value))
+                format!(
+                    "{}{OVERRIDE}{}={}",
+                    escape_for_display(container),
+                    key.name(),
+                    escape_for_display(value)
+                )
             }
-            Some(Given { value, source: Source::Pod }) => format!("{PREFIX}{}={}", key.name(), shown(value)),
+            Some(Given { value, source: Source::Pod }) => {
+                format!("{PREFIX}{}={}", key.name(), escape_for_display(value))
+            }
             Some(Given { source: Source::Alias(written), .. }) => written.clone(),
             None => format!("{PREFIX}{}", key.name()),
         }
@@ -241,7 +248,7 @@ impl<'a> Asked<'a> {
     pub(super) fn text(&self) -> String {
         let mut written: Vec<String> = Vec::new();
         for key in self.values.keys() {
-            let shown = self.shown(*key);
+            let shown = self.escape_for_display(*key);
             // One word of another system's may say several things.
             if !written.contains(&shown) {
                 written.push(shown);
@@ -252,14 +259,18 @@ impl<'a> Asked<'a> {
 
     /// The error for a value that is wrong by itself.
     pub(super) fn wrong(&self, key: Key, reason: &str) -> Error {
-        Error::new(Code::InvalidRequest, format!("{} {reason}", self.shown(key)))
+        Error::new(Code::InvalidRequest, format!("{} {reason}", self.escape_for_display(key)))
     }
 
     /// The error for two keys that contradict each other.
     pub(super) fn conflict(&self, one: Key, other: Key, reason: &str) -> Error {
         Error::new(
             Code::Conflict,
-            format!("{} and {} contradict each other: {reason}", self.shown(one), self.shown(other)),
+            format!(
+                "{} and {} contradict each other: {reason}",
+                self.escape_for_display(one),
+                self.escape_for_display(other)
+            ),
         )
     }
 }
@@ -267,13 +278,13 @@ impl<'a> Asked<'a> {
 /// The error for a key that nobody knows; `full` as it was written, `name` without prefix.
 fn unknown(full: &str, name: &str) -> Error {
     let message = if name == "grant" {
-        format!("{} is not a key to set: fgpu writes fgpu/grant itself; remove it", shown(full))
+        format!("{} is not a key to set: fgpu writes fgpu/grant itself; remove it", escape_for_display(full))
     } else {
         let prefix = full.strip_suffix(name).unwrap_or(PREFIX);
         format!(
             "{} is not a key of fgpu; the nearest is {} (all of them: {})",
-            shown(full),
-            shown(&format!("{prefix}{}", nearest(name))),
+            escape_for_display(full),
+            escape_for_display(&format!("{prefix}{}", nearest(name))),
             Key::ALL.map(|(name, _)| name).join(", ")
         )
     };

@@ -164,7 +164,7 @@ fn amount(asked: &Asked<'_>, defaults: &Defaults, notes: &mut Vec<String>) -> Re
 
     let mut note = |key: Key, exact: bool, got: String| {
         if !exact {
-            notes.push(format!("{} was rounded down to {got}", asked.shown(key)));
+            notes.push(format!("{} was rounded down to {got}", asked.escape_for_display(key)));
         }
     };
     let millionths = |ppm: u32| format!("{ppm} millionths of a GPU");
@@ -203,7 +203,7 @@ fn units(asked: &Asked<'_>, defaults: &Defaults) -> Result<Option<number::Units>
             Code::Denied,
             format!(
                 "{} is not possible here: this node's configuration sets no units-per-gpu; use fgpu/fraction",
-                asked.shown(Key::Units)
+                asked.escape_for_display(Key::Units)
             ),
         ));
     };
@@ -224,7 +224,7 @@ fn isolation(asked: &Asked<'_>, defaults: &Defaults) -> Result<(Isolation, Optio
             Code::Denied,
             format!(
                 "{} is forbidden: this node's configuration does not say allow-none = true; use auto or quota",
-                asked.shown(Key::Isolation)
+                asked.escape_for_display(Key::Isolation)
             ),
         )),
         (isolation, None) => Ok((isolation, None)),
@@ -277,7 +277,11 @@ fn filter(
         None => Ok(filter),
         Some(entry) => Err(Error::new(
             Code::Conflict,
-            format!("{} both wants and excludes {}; keep one of them", asked.shown(key), crate::shown(entry)),
+            format!(
+                "{} both wants and excludes {}; keep one of them",
+                asked.escape_for_display(key),
+                crate::escape_for_display(entry)
+            ),
         )),
     }
 }
@@ -289,7 +293,7 @@ fn wait(asked: &Asked<'_>, defaults: &Defaults, notes: &mut Vec<String>) -> Resu
     }
     notes.push(format!(
         "{} was cut to {} s, the longest that this node allows (wait-max)",
-        asked.shown(Key::Wait),
+        asked.escape_for_display(Key::Wait),
         defaults.wait_max.as_secs()
     ));
     Ok(defaults.wait_max)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::number::Reason;
 use super::{Filter, Isolation, Policy};
-use crate::{Compute, shown};
+use crate::{Compute, escape_for_display};
 
 /// A value out of a closed list.
 pub(super) trait Choice: Copy + 'static {
@@ -85,7 +85,10 @@ pub(super) fn owner(text: &str) -> Result<String, Reason> {
         return Err(format!("is too long; {RIGHT}"));
     }
     match text.chars().find(|c| !matches!(c, 'a'..='z' | '0'..='9' | '.' | '-')) {
-        Some(c) => Err(format!("has the character {} in it; {RIGHT}", shown(c.encode_utf8(&mut [0; 4])))),
+        Some(c) => Err(format!(
+            "has the character {} in it; {RIGHT}",
+            escape_for_display(c.encode_utf8(&mut [0; 4]))
+        )),
         None => Ok(text.to_owned()),
     }
 }
@@ -163,16 +166,20 @@ pub(super) fn device(text: &str) -> Result<Filter, Reason> {
         if entry.bytes().all(|byte| byte.is_ascii_digit()) {
             return match entry.parse::<u16>() {
                 Ok(index) => Ok(index.to_string()),
-                Err(_) => Err(format!("has the index {} in it, which no node has; {RIGHT}", shown(entry))),
+                Err(_) => Err(format!(
+                    "has the index {} in it, which no node has; {RIGHT}",
+                    escape_for_display(entry)
+                )),
             };
         }
         if entry.starts_with("MIG-") {
             return Err(format!(
                 "names the MIG device {}; fgpu makes them itself: ask with fgpu/mig, and name GPUs here",
-                shown(entry)
+                escape_for_display(entry)
             ));
         }
-        uuid(entry).ok_or_else(|| format!("has {} in it, which is no GPU; {RIGHT}", shown(entry)))
+        uuid(entry)
+            .ok_or_else(|| format!("has {} in it, which is no GPU; {RIGHT}", escape_for_display(entry)))
     })
 }
 
@@ -193,7 +200,10 @@ pub(super) fn model(text: &str) -> Result<Filter, Reason> {
             return Err(format!("has an entry longer than 64 characters; {RIGHT}"));
         }
         if !entry.bytes().all(|byte| matches!(byte, b' '..=b'~')) || entry.contains('!') {
-            return Err(format!("has {} in it, which is in no model's name; {RIGHT}", shown(entry)));
+            return Err(format!(
+                "has {} in it, which is in no model's name; {RIGHT}",
+                escape_for_display(entry)
+            ));
         }
         Ok(entry.to_ascii_lowercase())
     })
