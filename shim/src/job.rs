@@ -15,7 +15,7 @@ use fgpu_allocator::Process;
 use fgpu_engine::config::Config;
 use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_engine::{Container, RootfsMount};
-use fgpu_spec::{Error, Nonce};
+use fgpu_spec::{Code, Error, Nonce};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
@@ -27,7 +27,7 @@ pub(crate) enum Prepared {
     /// It has a grant, and its bundle is edited.
     Granted(Nonce),
     /// It cannot have one; the error's code and its text for the user. Nothing was changed.
-    Failed(String, String),
+    Failed(Code, String),
 }
 
 impl Prepared {
@@ -48,7 +48,7 @@ impl Prepared {
             "granted" => rest.parse().ok().map(Self::Granted),
             "failed" => {
                 let (code, message) = rest.split_once(' ')?;
-                Some(Self::Failed(code.to_owned(), message.to_owned()))
+                Some(Self::Failed(code.parse().ok()?, message.to_owned()))
             }
             _ => None,
         }
@@ -137,7 +137,7 @@ fn prepare(
     Ok(match fgpu_engine::prepare_bundle(config, &container) {
         Ok(None) => Prepared::Nothing,
         Ok(Some(given)) => Prepared::Granted(given.nonce),
-        Err(error) => Prepared::Failed(error.code.to_string(), error.to_string()),
+        Err(error) => Prepared::Failed(error.code, error.to_string()),
     })
 }
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_result_survives_its_line() {
-        let failed = |text: &str| Prepared::Failed("no-capacity".into(), text.into());
+        let failed = |text: &str| Prepared::Failed(Code::NoCapacity, text.into());
         for prepared in
             [Prepared::Nothing, Prepared::Granted(Nonce([0xab; 16])), failed("fgpu: no-capacity: 2 left")]
         {

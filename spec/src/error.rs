@@ -76,6 +76,15 @@ impl Code {
     }
 }
 
+/// Reads a code as [`Code::as_str`] prints it.
+impl std::str::FromStr for Code {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|known| known.as_str() == text).ok_or(())
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -103,8 +112,7 @@ impl Error {
     /// Reads back a line that a program of ours printed: `fgpu: CODE: MESSAGE`.
     fn from_line(line: &str) -> Option<Self> {
         let (code, message) = line.strip_prefix("fgpu: ")?.split_once(": ")?;
-        let code = Code::ALL.into_iter().find(|known| known.as_str() == code)?;
-        Some(Self::new(code, message))
+        Some(Self::new(code.parse().ok()?, message))
     }
 
     /// Why `command`, a program of ours that asks the driver, has failed: the error that it printed, or else

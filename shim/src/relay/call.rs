@@ -163,7 +163,7 @@ impl Relay {
             }
             Some(Prepared::Failed(code, message)) => {
                 let (pair, frame) =
-                    (call.pair, error_frame(call.stream, status_of(&code, *legacy), &message));
+                    (call.pair, error_frame(call.stream, status_of(code, *legacy), &message));
                 self.leases.remove(&call.id);
                 self.calls.remove(&key);
                 self.answer(pair, &frame);
@@ -417,15 +417,18 @@ impl Forward {
 /// containerd 1.x formats the message of an error whose status it knows once more, so that a `%` in it comes
 /// out as `%!(NOVERB)` (errdefs/grpc.go `ToGRPC`); it leaves UNKNOWN, which is what its own shim gives, as it
 /// is.
-fn status_of(code: &str, legacy: bool) -> Code {
+fn status_of(code: fgpu_spec::Code, legacy: bool) -> Code {
+    use fgpu_spec::Code as Ours;
+    if legacy {
+        return Code::UNKNOWN;
+    }
     match code {
-        _ if legacy => Code::UNKNOWN,
-        "invalid-request" | "conflict" => Code::INVALID_ARGUMENT,
-        "denied" => Code::PERMISSION_DENIED,
-        "no-capacity" | "fragmented" | "no-mig-placement" | "timed-out" => Code::RESOURCE_EXHAUSTED,
+        Ours::InvalidRequest | Ours::Conflict => Code::INVALID_ARGUMENT,
+        Ours::Denied => Code::PERMISSION_DENIED,
+        Ours::NoCapacity | Ours::Fragmented | Ours::NoMigPlacement | Ours::TimedOut => Code::RESOURCE_EXHAUSTED,
         // Not CANCELLED: that is what a client is told that gave up itself.
-        "cancelled" => Code::ABORTED,
-        "no-gpu" | "too-large" | "gpu-unhealthy" | "driver-error" => Code::FAILED_PRECONDITION,
-        _ => Code::INTERNAL,
+        Ours::Cancelled => Code::ABORTED,
+        Ours::NoGpu | Ours::TooLarge | Ours::GpuUnhealthy | Ours::DriverError => Code::FAILED_PRECONDITION,
+        Ours::StateCorrupt | Ours::Internal => Code::INTERNAL,
     }
 }
