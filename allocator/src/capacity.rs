@@ -8,10 +8,8 @@ use fgpu_spec::{Gpu, Inventory, MigSlice};
 
 use crate::image::{Damage, Image, Part, Summary, quoted};
 use crate::names::called;
+use crate::ratio::{WHOLE, ppm};
 use crate::{Key, Lease, Rules, Slot, SlotHolder, State};
-
-/// Parts per million in a whole.
-pub(crate) const WHOLE: u32 = 1_000_000;
 
 /// What leases hold of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -181,12 +179,6 @@ pub(crate) fn worth(gpu: &Gpu, rules: &Rules, memory: u64, cores_ppm: u32, exclu
         return u64::from(WHOLE);
     }
     u64::from(ppm(memory, gpu.usable_memory(rules.reserve_memory)).max(cores_ppm))
-}
-
-/// `part` of `whole` in ppm, floored.
-pub(crate) fn ppm(part: u64, whole: u64) -> u32 {
-    let ppm = u128::from(part) * u128::from(WHOLE) / u128::from(whole.max(1));
-    u32::try_from(ppm).unwrap_or(u32::MAX)
 }
 
 /// Who holds what of each GPU, in the inventory's order.

@@ -18,23 +18,18 @@ use fgpu_spec::{
 };
 
 use crate::Rules;
-use crate::capacity::{Held, WHOLE, ppm, worth};
-use crate::place::{Decision, GpuReport, Placement, Refusal, Verdict, exact, filtered};
+use crate::capacity::{Held, worth};
+use crate::decision::{Decision, GpuReport, Placement, Refusal, Verdict};
+use crate::place::{exact, filtered};
+use crate::ratio::{WHOLE, ppm};
 
 mod board;
 pub(crate) mod seen;
 mod words;
 
 use board::size;
-pub(crate) use board::whole;
 pub use board::{Board, Slot, SlotHolder};
-pub(crate) use words::refusal;
-
-/// What a slice is of its GPU's multiprocessors, in ppm: of those that MIG can give.
-pub(crate) fn cores_ppm(profiles: &[MigProfile], profile: &MigProfile) -> u32 {
-    let all = whole(profiles).map_or(0, |whole| whole.multiprocessors);
-    ppm(profile.multiprocessors.into(), all.into()).min(WHOLE)
-}
+pub(crate) use board::{cores_ppm, most_on, whole};
 
 /// The profiles that serve a request, the smallest first.
 pub(crate) fn serving<'a>(gpu: &'a Gpu, request: &Request, usable: u64) -> Vec<&'a MigProfile> {
@@ -267,16 +262,6 @@ fn most_when_empty(inventory: &Inventory, request: &Request, suitable: &[usize],
         smallest.map_or(0, |smallest| most_on(&inventory.gpus[at], smallest))
     };
     suitable.iter().map(one).sum::<usize>().min(request.count.max(1) as usize)
-}
-
-/// How many instances of a profile an empty GPU has room for. The administrator's do not go by themselves,
-/// but they may serve as they are.
-fn most_on(gpu: &Gpu, profile: &MigProfile) -> usize {
-    let mut board = Board::new(&gpu.mig_profiles, Vec::new());
-    while let Some((placement, _)) = board.best(profile) {
-        board.put(Slot { placement, profile: profile.id, holder: SlotHolder::Lease });
-    }
-    board.slots().len()
 }
 
 fn share(inventory: &Inventory, choice: &Choice<'_>) -> GrantedGpu {

@@ -21,10 +21,10 @@
 
 use std::time::Duration;
 
-use fgpu_spec::{Error, Nonce, Request, Tier};
-use serde::{Deserialize, Serialize};
+use fgpu_spec::Error;
 
-use crate::{Key, Lease, Process};
+use crate::Lease;
+use crate::waiter::Waiter;
 
 mod gate;
 mod line;
@@ -37,29 +37,6 @@ pub use ticket::Ticket;
 
 /// How often the first in the queue looks without having been woken.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// A request that waits, as it stands in the file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiter {
-    /// Names its place in the queue.
-    #[serde(rename = "waiter")]
-    pub ticket: Nonce,
-    /// The process that waits; the place lasts as long as it lives.
-    pub process: Process,
-    /// Since when it waits: CLOCK_BOOTTIME in ns. It decides nothing.
-    pub since: u64,
-    /// How often a request behind it was given room on a GPU that it could use itself.
-    pub passed: u32,
-    /// The container.
-    pub key: Key,
-    /// The tiers that it may get, the strongest first.
-    pub tiers: Vec<Tier>,
-    /// What it asks for.
-    pub request: Request,
-    /// The PID namespace in which the process has its pid, as in [`Lease::pid_namespace`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid_namespace: Option<u64>,
-}
 
 /// A waiting request as others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,9 +4,9 @@
 use fgpu_spec::{Compute, Grant, Inventory, Nonce, Request, Tier};
 
 use crate::capacity::{self, Holder, Sums};
+use crate::decision::{Decision, Placement, Refusal};
 use crate::image::{self, Damage, Draft, Image};
 use crate::liveness::Life;
-use crate::place::{Decision, Placement, Refusal};
 use crate::refusal::Case;
 use crate::store::{end_of, new_nonce};
 use crate::{Change, Claim, Error, Lease, Rules, Slot, State, Store, Ticket, Waiter, host, queue, refusal};

@@ -3,8 +3,9 @@
 use fgpu_spec::{Compute, Error, Filter, Grant, GrantedGpu, Inventory, Nonce, Policy, Request};
 
 use crate::capacity;
+use crate::decision::Refusal;
 use crate::image::{self, Edit, Image};
-use crate::place::{Refusal, place};
+use crate::place::place;
 use crate::refusal::Case;
 use crate::{Change, Lease, Rules, Store, queue, refusal};
 

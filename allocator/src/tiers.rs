@@ -4,7 +4,8 @@
 use fgpu_spec::{Inventory, Request, Tier};
 
 use crate::capacity::Sums;
-use crate::place::{Decision, Refusal, Verdict, place};
+use crate::decision::{Decision, Refusal, Verdict};
+use crate::place::place;
 use crate::{Rules, mig};
 
 /// Decides a request for the first of `tiers` that can serve it. If none can, how each GPU stands to it is

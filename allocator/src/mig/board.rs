@@ -1,8 +1,9 @@
 //! What lies on a GPU in MIG mode, and what the driver would make there besides.
 
-use fgpu_spec::{MigInstance, MigPlacement, MigProfile};
+use fgpu_spec::{Gpu, MigInstance, MigPlacement, MigProfile};
 
 use crate::Rules;
+use crate::ratio::{WHOLE, ppm};
 
 /// What lies on a GPU in MIG mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,4 +126,20 @@ pub(crate) fn whole(profiles: &[MigProfile]) -> Option<&MigProfile> {
 /// Memory slices of an instance.
 pub(super) fn size(profile: &MigProfile) -> u32 {
     profile.placements.first().map_or(0, |placement| placement.size)
+}
+
+/// What a slice is of its GPU's multiprocessors, in ppm: of those that MIG can give.
+pub(crate) fn cores_ppm(profiles: &[MigProfile], profile: &MigProfile) -> u32 {
+    let all = whole(profiles).map_or(0, |whole| whole.multiprocessors);
+    ppm(profile.multiprocessors.into(), all.into()).min(WHOLE)
+}
+
+/// How many instances of a profile an empty GPU has room for. The administrator's do not go by themselves,
+/// but they may serve as they are.
+pub(crate) fn most_on(gpu: &Gpu, profile: &MigProfile) -> usize {
+    let mut board = Board::new(&gpu.mig_profiles, Vec::new());
+    while let Some((placement, _)) = board.best(profile) {
+        board.put(Slot { placement, profile: profile.id, holder: SlotHolder::Lease });
+    }
+    board.slots().len()
 }

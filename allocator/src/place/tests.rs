@@ -1,8 +1,9 @@
-use fgpu_spec::{Error, Isolation, Nonce, Outsider, Seen, Tier};
+use fgpu_spec::{Code, Error, Isolation, Nonce, Outsider, Seen, Tier};
 
 use super::*;
 use crate::Key;
 use crate::capacity::Holder;
+use crate::refusal;
 
 mod filters;
 

@@ -21,9 +21,11 @@
 use fgpu_spec::{Inventory, Policy, Request, Tier};
 
 use crate::Rules;
-use crate::capacity::{Held, WHOLE, worth};
+use crate::capacity::{Held, worth};
+use crate::decision::{Placement, Verdict};
 use crate::mig::{self, Slot, SlotHolder};
-use crate::place::{Placement, Verdict, cores, filtered, report};
+use crate::place::{cores, filtered, report};
+use crate::ratio::WHOLE;
 
 mod slices;
 

@@ -6,8 +6,8 @@ use fgpu_spec::{Inventory, Request, Tier};
 
 use super::gate::{Ahead, Candidate, Effect, PASSES, Part, effect, shares};
 use crate::capacity::{self, Sums, worth};
+use crate::decision::{Decision, Placement, Refusal};
 use crate::image::{self, Damage, Image, WaiterHead};
-use crate::place::{Decision, Placement, Refusal};
 use crate::{Rules, Slot, SlotHolder, Waiter, tiers};
 
 /// One that waits.

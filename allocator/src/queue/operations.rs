@@ -7,14 +7,15 @@ use fgpu_spec::{Inventory, Nonce, Request, Tier};
 use super::gate::{Candidate, Part, shares};
 use super::line::{Gate, Queue, Scene};
 use super::ticket::{self, Place, Ticket};
-use super::{Turn, Waiter, Waiting};
+use super::{Turn, Waiting};
 use crate::capacity::{self, Held, Sums, worth};
+use crate::decision::{Decision, Placement};
 use crate::file::Lock;
 use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
-use crate::place::{Decision, Placement};
 use crate::refusal::Case;
 use crate::reserve::{Ask, Attempt, Refused, Stand};
 use crate::store::new_nonce;
+use crate::waiter::Waiter;
 use crate::{Change, Claim, Error, Key, Lease, Process, Rules, Store, host, refusal};
 
 /// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns

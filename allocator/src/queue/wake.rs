@@ -6,8 +6,8 @@ use fgpu_spec::{Inventory, Nonce};
 
 use super::line::{Queue, Scene};
 use super::ticket::{self, Ticket};
+use crate::decision::Refusal;
 use crate::image::{Damage, Image, WaiterHead};
-use crate::place::Refusal;
 use crate::{Error, Rules, Slot, Store, capacity};
 
 impl Store {
