@@ -19,7 +19,7 @@ impl Store {
         }
         if self.read()?.waiters().next().is_some() {
             // The leases are gone either way, and every reconcile tries again.
-            let _ = self.cancel_key(container).and_then(|()| self.sweep_queue());
+            let _ = self.queue().cancel_key(container).and_then(|()| self.queue().sweep());
         }
         Ok(released)
     }

@@ -52,7 +52,7 @@ pub enum State {
     /// The container runs.
     Active,
     /// The container is gone, and what the driver holds for it is still to be undone
-    /// ([`crate::Store::finish`]).
+    /// ([`crate::DriverPart::finish`]).
     Releasing,
     /// The container is gone, and its MIG instances are kept for the next request.
     Kept,

@@ -38,7 +38,20 @@ impl Lease {
     }
 }
 
+/// What the driver holds for leases: how far it has come, and what becomes of it.
+#[derive(Debug, Clone, Copy)]
+pub struct DriverPart<'a> {
+    store: &'a Store,
+}
+
 impl Store {
+    /// The driver's part of the leases.
+    pub fn driver_part(&self) -> DriverPart<'_> {
+        DriverPart { store: self }
+    }
+}
+
+impl DriverPart<'_> {
     /// Writes down how far the slice with that place in the grant has come. `false` if there is no such lease
     /// (any more), or it has come to its end and the slice was only planned: then nothing may be made.
     ///
@@ -51,7 +64,7 @@ impl Store {
         stage: MigStage,
         instance: Option<MigInstance>,
     ) -> Result<bool, Error> {
-        self.change(nonce, |lease| {
+        self.store.change(nonce, |lease| {
             let held = lease.state.is_held();
             let mig = lease.grant.gpus.get_mut(slice).and_then(|gpu| gpu.mig.as_mut());
             match mig {
@@ -70,7 +83,7 @@ impl Store {
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
     pub fn tell_trouble(&self, nonce: &Nonce, trouble: Option<String>) -> Result<bool, Error> {
-        self.change(nonce, |lease| {
+        self.store.change(nonce, |lease| {
             lease.trouble = trouble;
             true
         })
@@ -82,7 +95,7 @@ impl Store {
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
     pub fn keep(&self, nonce: &Nonce) -> Result<bool, Error> {
-        self.change(nonce, |lease| {
+        self.store.change(nonce, |lease| {
             let mut slices = lease.grant.gpus.iter().map(|gpu| gpu.mig.as_ref().map(|mig| mig.stage));
             if lease.state != State::Releasing || !slices.all(|stage| stage == Some(MigStage::Made)) {
                 return false;
@@ -103,20 +116,22 @@ impl Store {
         let due = |lease: &Lease| {
             lease.state == State::Kept && lease.kept.is_none_or(|since| now.saturating_sub(since) >= longest)
         };
-        if !self.leases()?.iter().any(due) {
+        if !self.store.leases()?.iter().any(due) {
             return Ok(0);
         }
-        let lock = self.files.lock(&self.host)?;
-        let image = self.read_locked(&lock)?;
+        let lock = self.store.files.lock(&self.store.host)?;
+        let image = self.store.read_locked(&lock)?;
         let mut ended: Ends<'_> = Vec::new();
         for line in image.lines() {
-            let lease = image::lease(line).map_err(|damage| self.damaged(&lock, damage))?;
+            let lease = image::lease(line).map_err(|damage| self.store.damaged(&lock, damage))?;
             if due(&lease) {
                 let lease = Lease { state: State::Releasing, kept: None, ..lease };
-                ended.push((line, Some(image::line(&lease, &self.boot)?)));
+                ended.push((line, Some(image::line(&lease, &self.store.boot)?)));
             }
         }
-        self.files.replace(&lock, &image.rewrite(&self.boot, |line| end_of(&ended, line), None))?;
+        self.store
+            .files
+            .replace(&lock, &image.rewrite(&self.store.boot, |line| end_of(&ended, line), None))?;
         Ok(ended.len())
     }
 
@@ -125,7 +140,7 @@ impl Store {
     /// # Errors
     /// As [`Error`] says.
     pub fn releasing(&self) -> Result<Vec<Lease>, Error> {
-        let mut leases = self.leases()?;
+        let mut leases = self.store.leases()?;
         leases.retain(|lease| lease.state == State::Releasing);
         Ok(leases)
     }
@@ -137,20 +152,20 @@ impl Store {
     /// As [`Error`] says; then the lease is still there.
     pub fn finish(&self, nonce: &Nonce) -> Result<bool, Error> {
         {
-            let lock = self.files.lock(&self.host)?;
-            let image = self.read_locked(&lock)?;
+            let lock = self.store.files.lock(&self.store.host)?;
+            let image = self.store.read_locked(&lock)?;
             let Some(old) = image.find(nonce) else { return Ok(false) };
-            let lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
+            let lease = image::lease(old).map_err(|damage| self.store.damaged(&lock, damage))?;
             let undone = lease.grant.tier != Tier::Mig || !lease.has_driver_part();
             if lease.state != State::Releasing || !undone {
                 return Ok(false);
             }
             let edit = |line| if line == old { Edit::Drop } else { Edit::Keep };
-            self.files.replace(&lock, &image.rewrite(&self.boot, edit, None))?;
+            self.store.files.replace(&lock, &image.rewrite(&self.store.boot, edit, None))?;
             drop(lock);
-            self.wake_first(&image, None);
+            self.store.queue().wake_first(&image, None);
         }
-        self.remove_folder(nonce);
+        self.store.remove_folder(nonce);
         Ok(true)
     }
 
@@ -159,7 +174,7 @@ impl Store {
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
     pub fn downgrade_to_quota(&self, nonce: &Nonce, note: &str) -> Result<bool, Error> {
-        self.change(nonce, |lease| {
+        self.store.change(nonce, |lease| {
             let is_driver = lease.grant.tier == Tier::Driver && lease.state.is_held();
             if is_driver {
                 lease.grant.tier = Tier::Quota;
@@ -168,9 +183,7 @@ impl Store {
             is_driver
         })
     }
-}
 
-impl Store {
     /// Gives a new lease the instances that are kept in its places.
     pub(crate) fn take_kept<'a>(&self, image: &'a Image, lease: &mut Lease) -> Result<Ends<'a>, Error> {
         let mut taken: Ends<'a> = Vec::new();
@@ -181,7 +194,7 @@ impl Store {
             return Ok(taken);
         }
         for line in image.lines() {
-            let mut kept = image::lease(line).map_err(|damage| self.damage(damage, None))?;
+            let mut kept = image::lease(line).map_err(|damage| self.store.damage(damage, None))?;
             if kept.state != State::Kept {
                 continue;
             }
@@ -200,8 +213,9 @@ impl Store {
                 });
             }
             if kept.grant.gpus.len() < before {
-                let rest =
-                    (!kept.grant.gpus.is_empty()).then(|| image::line(&kept, &self.boot)).transpose()?;
+                let rest = (!kept.grant.gpus.is_empty())
+                    .then(|| image::line(&kept, &self.store.boot))
+                    .transpose()?;
                 taken.push((line, rest));
             }
         }

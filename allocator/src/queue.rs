@@ -15,7 +15,7 @@
 //!   freeze`), who could take nothing and would hold up everybody: they queue up anew when they go on. No age takes
 //!   anybody out: a waiter goes when its own time is up.
 //! - **Other PID namespaces.** From there a waiter's process cannot be seen; that it has its pipe open can.
-//! - **Cancelling.** Somebody else may end a wait ([`crate::Store::cancel`]). The waiter is told through its pipe
+//! - **Cancelling.** Somebody else may end a wait ([`WaitQueue::cancel`]). The waiter is told through its pipe
 //!   before its line goes, so that it knows a line that was cancelled from one that was lost with a damaged file, and
 //!   does not come back.
 
@@ -30,8 +30,10 @@ mod gate;
 mod line;
 mod operations;
 mod ticket;
+mod turn;
 mod wake;
 
+pub use operations::WaitQueue;
 pub(crate) use operations::{count_passes, decide, delayed_by_growth, served};
 pub use ticket::Ticket;
 

@@ -63,7 +63,7 @@ impl Store {
         let mut lines = Vec::new();
         // Of the damaged file only: in the one before it somebody may wait who has been served since. Who
         // loses his place queues up anew.
-        let waiters: Vec<_> = main_lines.iter().copied().filter(|line| self.waits(line)).collect();
+        let waiters: Vec<_> = main_lines.iter().copied().filter(|line| self.queue().waits(line)).collect();
         let whole = main_lines.into_iter().map(|line| (line, true));
         for (line, latest) in whole.chain(spare_lines.into_iter().map(|line| (line, false))) {
             let mut lease = match image::lease(line) {

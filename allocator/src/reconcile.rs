@@ -25,7 +25,7 @@ impl Store {
                 .filter(|nonce| image.find(nonce).is_none())
                 .for_each(|nonce| self.remove_folder(nonce));
         }
-        self.sweep_queue()?;
+        self.queue().sweep()?;
         self.files.remove_leftovers(&self.files.lock(&self.host)?)?;
         Ok(freed)
     }
@@ -106,7 +106,7 @@ impl Store {
             self.files.replace(&lock, &image.rewrite(&self.boot, |line| end_of(&ends, line), None))?;
             drop(lock);
             if !freed.is_empty() {
-                self.wake_first(&image, None);
+                self.queue().wake_first(&image, None);
             }
         }
         self.remove_folders(&freed);

@@ -130,7 +130,8 @@ impl Store {
         request: &'a Request,
         tiers: &'a [Tier],
     ) -> Result<Ask<'a>, Error> {
-        let foreign = if tiers.contains(&Tier::Mig) { self.foreign_slots(inventory)? } else { Vec::new() };
+        let foreign =
+            if tiers.contains(&Tier::Mig) { self.slices().foreign_slots(inventory)? } else { Vec::new() };
         Ok(Ask { inventory, rules, request, tiers, foreign })
     }
 
@@ -159,7 +160,7 @@ impl Store {
             Ok(placement) => {
                 let mut lease = lease(ask, claim, nonce, tier, placement.clone());
                 lease.pid_namespace = self.pid_namespace;
-                let taken = self.take_kept(&image, &mut lease)?;
+                let taken = self.driver_part().take_kept(&image, &mut lease)?;
                 let line = image::line(&lease, &self.boot)?;
                 let passed = queue::count_passes(&image, &passed, &self.boot).map_err(damaged)?;
                 let edit = queue::served(place, &passed);
@@ -167,10 +168,10 @@ impl Store {
                     image.rewrite_all(&self.boot, |line| end_of(&taken, line), Some(&line), edit, None);
                 self.files.replace(&lock, &draft)?;
                 match stand {
-                    Stand::Waits(ticket) => self.left(lock, &image, ticket),
+                    Stand::Waits(ticket) => self.queue().left(lock, &image, ticket),
                     Stand::Aside => {
                         drop(lock);
-                        self.wake_first(&image, None);
+                        self.queue().wake_first(&image, None);
                     }
                 }
                 Ok(Attempt::Done(Box::new(lease)))
@@ -180,7 +181,7 @@ impl Store {
                     && ticket.place.is_none()
                     && refusal.is_passing()
                 {
-                    self.join(&lock, &image, ask, claim, ticket)?;
+                    self.queue().join(&lock, &image, ask, claim, ticket)?;
                     place = Some(image.waiters().count());
                 }
                 // Nothing else is written: the words can be made without the lock.
@@ -236,7 +237,7 @@ impl Store {
         });
         let lines =
             leases.iter().map(|lease| image::line(lease, &self.boot)).collect::<Result<Vec<_>, _>>()?;
-        let waiters = now.waiters().filter(|line| self.waits(line));
+        let waiters = now.waiters().filter(|line| self.queue().waits(line));
         let draft = Draft::with_queue(&self.boot, lines.iter().map(Vec::as_slice), waiters);
         let damaged = |damage| self.damage(damage, None);
         let image = Image::parse(draft.concat(), &self.boot).map_err(damaged)?;

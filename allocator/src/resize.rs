@@ -115,7 +115,7 @@ impl Store {
         }
         enforce(&new.grant.gpus, new.grant.compute);
         drop(lock);
-        self.wake_first(&image, None);
+        self.queue().wake_first(&image, None);
         Ok(Attempt::Done(Some(Box::new([old, new]))))
     }
 }

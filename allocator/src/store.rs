@@ -75,7 +75,7 @@ impl Store {
     /// more).
     ///
     /// One in which the driver has a part becomes [`State::Releasing`] instead, and is returned so: it goes
-    /// with [`Store::finish`].
+    /// with [`crate::DriverPart::finish`].
     ///
     /// # Errors
     /// As [`Error`] says; then the lease is still there.
@@ -95,7 +95,7 @@ impl Store {
                     self.files
                         .replace(&lock, &image.rewrite(&self.boot, |line| end_of(&ends, line), None))?;
                     drop(lock);
-                    self.wake_first(&image, None);
+                    self.queue().wake_first(&image, None);
                     Some(lease)
                 }
             }
@@ -132,7 +132,7 @@ impl Store {
             if !released.is_empty() {
                 self.files.replace(&lock, &image.rewrite(&self.boot, |line| end_of(&ends, line), None))?;
                 drop(lock);
-                self.wake_first(&image, None);
+                self.queue().wake_first(&image, None);
             }
             image.waiters().next().is_some()
         };
@@ -140,8 +140,8 @@ impl Store {
         released.iter().for_each(|lease| self.tell(Change::Released(lease)));
         // Its create may wait, or have been killed while it did. The leases are gone either way, and every
         // reconcile tries again.
-        let cancelled = if somebody_waits { self.cancel_key(container) } else { Ok(()) };
-        let _ = cancelled.and_then(|()| self.sweep_queue());
+        let cancelled = if somebody_waits { self.queue().cancel_key(container) } else { Ok(()) };
+        let _ = cancelled.and_then(|()| self.queue().sweep());
         Ok(released)
     }
 

@@ -3,7 +3,7 @@
 //!
 //! All of it is found in the lease and written back there, step by step, so that a process killed between any
 //! two calls leaves what the next one needs to go on. Nobody else makes or destroys instances of a GPU
-//! meanwhile ([`Store::lock_driver`]); the lease is read again below that lock.
+//! meanwhile ([`fgpu_allocator::Slices::lock_driver`]); the lease is read again below that lock.
 
 use std::path::PathBuf;
 
@@ -154,7 +154,7 @@ impl Node<'_> {
                 device: profile(gpu, instance.profile).and_then(|profile| instance.device(profile.slices)),
             })
             .collect();
-        self.store.record_foreign(lock, gpu, &foreign)?;
+        self.store.slices().record_foreign(lock, gpu, &foreign)?;
         Ok(foreign)
     }
 }

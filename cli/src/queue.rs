@@ -45,7 +45,7 @@ struct Reason {
 /// All waiters, in the order of the queue. Without an inventory the reason is unknown.
 ///
 /// # Errors
-/// What [`Store::waiting`] says.
+/// What [`fgpu_allocator::WaitQueue::waiting`] says.
 pub(crate) fn waiting(
     node: &Node,
     store: &Store,
@@ -53,8 +53,8 @@ pub(crate) fn waiting(
     now: u64,
 ) -> Result<Vec<WaitingStatus>, Error> {
     let waiting = match inventory {
-        Some(inventory) => store.waiting(inventory, &node.config.rules())?,
-        None => store.waiters()?.into_iter().zip(1..).map(unexplained).collect(),
+        Some(inventory) => store.queue().waiting(inventory, &node.config.rules())?,
+        None => store.queue().waiters()?.into_iter().zip(1..).map(unexplained).collect(),
     };
     Ok(waiting.into_iter().map(|waiting| of(waiting, now)).collect())
 }

@@ -17,11 +17,11 @@ pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Er
     let store = fgpu_engine::store(config)?;
     loop {
         // In this order: a waiter that is granted something in between is in both, and never in none.
-        let waiters = store.waiters()?;
+        let waiters = store.queue().waiters()?;
         let leases = store.leases()?;
         match find::one(candidates(&leases, &waiters), what)? {
             Entry::Holds(lease) => return release(config, &store, lease, force),
-            Entry::Waits(waiter) if store.cancel(&waiter.ticket)? => {
+            Entry::Waits(waiter) if store.queue().cancel(&waiter.ticket)? => {
                 return Ok(format!("{} waits no longer\n", logged(&waiter.key)).into());
             }
             // It has been granted something meanwhile, or gave up.

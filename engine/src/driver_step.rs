@@ -103,7 +103,7 @@ pub fn limit(config: &Config, store: &Store, nonce: &Nonce, insists: bool) -> Re
     if insists {
         return Err(error);
     }
-    store.downgrade_to_quota(
+    store.driver_part().downgrade_to_quota(
         nonce,
         &format!("the quota libraries alone hold the memory limit: {}", error.message),
     )?;
@@ -145,7 +145,9 @@ pub fn look_at_gpus(config: &Config) {
 /// Keeps what the driver made for a lease that has ended, if the configuration says so and nobody waits: it
 /// may lie where one that waits wants another slice.
 fn keep(config: &Config, store: &Store, nonce: &Nonce) -> Result<bool, Error> {
-    Ok(!config.mig_keep.is_zero() && store.waiters()?.is_empty() && store.keep(nonce)?)
+    Ok(!config.mig_keep.is_zero()
+        && store.queue().waiters()?.is_empty()
+        && store.driver_part().keep(nonce)?)
 }
 
 /// What [`finish`] did.
@@ -167,16 +169,16 @@ pub fn finish(config: &Config, store: &Store) -> Result<Finished, Error> {
     let mut finished = Finished::default();
     // Of containers that were killed together with their front ends. Before any keeping ends: it must not
     // begin anew.
-    for lease in store.releasing()?.iter().filter(|lease| lease.trouble.is_none()) {
+    for lease in store.driver_part().releasing()?.iter().filter(|lease| lease.trouble.is_none()) {
         keep(config, store, &lease.grant.nonce)?;
     }
-    store.end_keeping(longest)?;
-    for lease in store.releasing()? {
+    store.driver_part().end_keeping(longest)?;
+    for lease in store.driver_part().releasing()? {
         finished.failed.extend(tear_down(config, &lease.grant.nonce)?);
     }
     // Without an inventory there are no GPUs of which something could be known.
     if let Ok(Some(inventory)) = fgpu_driver::cached(&config.driver_root, &config.state_dir) {
-        finished.adopted = store.adopt_orphans(&inventory)?;
+        finished.adopted = store.slices().adopt_orphans(&inventory)?;
     }
     for lease in &finished.adopted {
         finished.failed.extend(tear_down(config, &lease.grant.nonce)?);
@@ -197,8 +199,8 @@ fn tear_down(config: &Config, nonce: &Nonce) -> Result<Option<Error>, Error> {
 /// The state directory or the driver cannot be asked. An instance that cannot be destroyed is no error: who
 /// holds it is in the lease, and so in the refusal.
 pub fn make_room(config: &Config, store: &Store) -> Result<(), Error> {
-    store.end_keeping(0)?;
-    for lease in store.releasing()? {
+    store.driver_part().end_keeping(0)?;
+    for lease in store.driver_part().releasing()? {
         tear_down(config, &lease.grant.nonce)?;
     }
     let output = run(config, &["look"])?;

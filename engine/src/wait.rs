@@ -52,7 +52,7 @@ pub(crate) fn until_room<Guard>(
         drop(held);
         let left = deadline.map_or(Duration::MAX, |time| time.saturating_duration_since(Instant::now()));
         if left.is_zero() {
-            store.leave(&mut ticket)?;
+            store.queue().leave(&mut ticket)?;
             let message = format!(
                 "no room came within {}; it was number {position} of {of} in the queue: {}",
                 in_words(wait),
@@ -62,7 +62,7 @@ pub(crate) fn until_room<Guard>(
         }
         sleep(store, &mut ticket, left.min(look_again(position)), watch)?;
         if let Err(error) = watch.check() {
-            store.leave(&mut ticket)?;
+            store.queue().leave(&mut ticket)?;
             return Err(error);
         }
     }
@@ -85,7 +85,7 @@ fn sleep(store: &Store, ticket: &mut Ticket, longest: Duration, watch: &Watch) -
     }
     let ends = fds[1].any().unwrap_or(false);
     if ends {
-        store.leave(ticket)?;
+        store.queue().leave(ticket)?;
     } else {
         ticket.wait(Duration::ZERO)?;
     }
@@ -149,7 +149,7 @@ mod tests {
             scope.spawn(|| meanwhile(&store, &first));
             until_room(&store, &ask, &claim("second"), time, &watch, || Ok(()))
         });
-        assert_eq!(store.waiters().unwrap(), [], "however it ended, nobody waits");
+        assert_eq!(store.queue().waiters().unwrap(), [], "however it ended, nobody waits");
         waited.map(|(lease, ())| lease)
     }
 
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_release_wakes_the_waiter() {
         let lease = wait(Duration::from_secs(3600), |store, first| {
-            while store.waiters().unwrap().is_empty() {
+            while store.queue().waiters().unwrap().is_empty() {
                 std::thread::yield_now();
             }
             store.release(&first.grant.nonce).unwrap();
@@ -174,7 +174,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let watch = Watch::default().process(Process::of(child.id() as i32).unwrap(), "the init");
         let error = wait_with(watch, Duration::from_secs(3600), |store, _| {
-            while store.waiters().unwrap().is_empty() {
+            while store.queue().waiters().unwrap().is_empty() {
                 std::thread::yield_now();
             }
             child.kill().unwrap();

@@ -13,7 +13,7 @@
 //! of ours makes or destroys an instance meanwhile, so what is not a lease's is not ours.
 //!
 //! `made` is for one case: the allocator file was lost or given up, and its leases with it. An instance
-//! cannot be told from an administrator's then, but by what is written here ([`Store::adopt_orphans`]). Who
+//! cannot be told from an administrator's then, but by what is written here ([`Slices::adopt_orphans`]). Who
 //! deletes the whole state directory deletes this, too, and the instances become the administrator's, which
 //! nobody of ours destroys: an instance has no name that we could give it, and a list elsewhere would be a
 //! second truth, which outlives the first.
@@ -89,9 +89,22 @@ struct Head {
 #[derive(Debug)]
 pub struct DriverLock(#[expect(dead_code, reason = "held, not read")] File);
 
+/// The record of a GPU's instances beside the leases.
+#[derive(Debug, Clone, Copy)]
+pub struct Slices<'a> {
+    store: &'a Store,
+}
+
 impl Store {
+    /// The record of the GPUs' instances.
+    pub fn slices(&self) -> Slices<'_> {
+        Slices { store: self }
+    }
+}
+
+impl Slices<'_> {
     fn mig_file(&self, gpu: &Gpu, kind: &str) -> PathBuf {
-        self.files.dir.join("mig").join(format!("{}.{kind}", gpu.minor))
+        self.store.files.dir.join("mig").join(format!("{}.{kind}", gpu.minor))
     }
 
     /// Waits for the right to make and destroy instances of `gpu`. It is held while the driver works, which
@@ -101,7 +114,7 @@ impl Store {
     /// As [`Error`] says.
     pub fn lock_driver(&self, gpu: &Gpu) -> Result<DriverLock, Error> {
         let path = self.mig_file(gpu, "lock");
-        let folder = self.files.dir.join("mig");
+        let folder = self.store.files.dir.join("mig");
         let mut builder = DirBuilder::new();
         builder
             .recursive(true)
@@ -126,7 +139,7 @@ impl Store {
         // What does not parse, or is of another boot or GPU, says nothing; whoever makes an instance looks
         // anyway.
         let head: Option<Head> = serde_json::from_slice(&text).ok();
-        match head.filter(|head| head.boot == self.boot.id() && head.gpu == gpu.uuid) {
+        match head.filter(|head| head.boot == self.store.boot.id() && head.gpu == gpu.uuid) {
             None => Ok(Seen::default()),
             Some(Head { version, .. }) if version > VERSION => {
                 Err(Error::Version { path, found: version, known: VERSION })
@@ -140,7 +153,7 @@ impl Store {
         let mut seen = self.seen(gpu)?;
         change(&mut seen);
         seen.version = VERSION;
-        seen.boot = self.boot.id().to_owned();
+        seen.boot = self.store.boot.id().to_owned();
         seen.gpu = gpu.uuid.clone();
         let text = serde_json::to_vec(&seen).map_err(Error::Unwritable)?;
         let path = self.mig_file(gpu, "json");
@@ -194,7 +207,7 @@ impl Store {
     pub fn orphans(&self, inventory: &Inventory) -> Result<Vec<GrantedGpu>, Error> {
         let mut orphans = self.all_made(inventory)?;
         if !orphans.is_empty() {
-            let leases = self.leases()?;
+            let leases = self.store.leases()?;
             orphans.retain(|orphan| !leases.iter().any(|lease| holds(lease, orphan)));
         }
         if !orphans.is_empty() {
@@ -212,7 +225,7 @@ impl Store {
         Ok(inventory.gpus.iter().map(of).collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// Gives each slice of which [`Store::orphans`] tells a lease that has come to its end, so that it is
+    /// Gives each slice of which [`Slices::orphans`] tells a lease that has come to its end, so that it is
     /// destroyed like any other. Returns those leases.
     ///
     /// # Errors
@@ -220,17 +233,17 @@ impl Store {
     pub fn adopt_orphans(&self, inventory: &Inventory) -> Result<Vec<Lease>, Error> {
         let mut adopted = Vec::new();
         for orphan in self.orphans(inventory)? {
-            let lock = self.files.lock(&self.host)?;
-            let image = self.read_locked(&lock)?;
+            let lock = self.store.files.lock(&self.store.host)?;
+            let image = self.store.read_locked(&lock)?;
             // Somebody else may have been as quick, or it is gone.
-            let is_held = self.parse_all(&image)?.iter().any(|lease| holds(lease, &orphan));
+            let is_held = self.store.parse_all(&image)?.iter().any(|lease| holds(lease, &orphan));
             if is_held || !self.all_made(inventory)?.contains(&orphan) {
                 continue;
             }
             let lease = lease_of(orphan)?;
-            let line = image::line(&lease, &self.boot)?;
+            let line = image::line(&lease, &self.store.boot)?;
             let keep = |_| image::Edit::Keep;
-            self.files.replace(&lock, &image.rewrite(&self.boot, keep, Some(&line)))?;
+            self.store.files.replace(&lock, &image.rewrite(&self.store.boot, keep, Some(&line)))?;
             adopted.push(lease);
         }
         Ok(adopted)

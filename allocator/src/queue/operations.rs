@@ -2,21 +2,21 @@
 
 use std::collections::HashSet;
 
-use fgpu_spec::{Inventory, Nonce, Request, Tier};
+use fgpu_spec::{Inventory, Nonce, Tier};
 
+use super::Waiting;
 use super::gate::{Candidate, Part, shares};
 use super::line::{Gate, Queue, Scene};
 use super::ticket::{self, Place, Ticket};
-use super::{Turn, Waiting};
 use crate::capacity::{self, Held, Sums, worth};
 use crate::decision::{Decision, Placement};
 use crate::file::Lock;
 use crate::image::{self, Boot, Damage, Edit, Image, WaiterHead};
 use crate::refusal::Case;
-use crate::reserve::{Ask, Attempt, Refused, Stand};
+use crate::reserve::Ask;
 use crate::store::new_nonce;
 use crate::waiter::Waiter;
-use crate::{Change, Claim, Error, Key, Lease, Process, Rules, Store, host, refusal};
+use crate::{Claim, Error, Key, Lease, Process, Rules, Store, host, refusal};
 
 /// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns
 /// who is passed, if it is granted.
@@ -93,96 +93,20 @@ pub(crate) fn served<'a>(
     }
 }
 
+/// The requests that wait, in the order of the queue.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitQueue<'a> {
+    pub(super) store: &'a Store,
+}
+
 impl Store {
-    /// [`Store::reserve`], or a place in the queue.
-    ///
-    /// Call it anew after each [`Ticket::wait`], which should last [`super::look_again`] at most. The
-    /// ticket's place ends with a grant, with an error, and with [`Store::leave`].
-    ///
-    /// # Errors
-    /// As [`Store::reserve`], but for shortages that may pass.
-    pub fn reserve_or_wait(
-        &self,
-        inventory: &Inventory,
-        rules: &Rules,
-        request: &Request,
-        tiers: &[Tier],
-        claim: &Claim,
-        ticket: &mut Ticket,
-    ) -> Result<Turn, fgpu_spec::Error> {
-        let turn = self
-            .ask(inventory, rules, request, tiers)
-            .map_err(Into::into)
-            .and_then(|ask| self.take_turn(&ask, claim, ticket));
-        if turn.is_err() {
-            // Its own error says more than what becomes of the place, which ends with the process at the
-            // latest.
-            let _ = self.leave(ticket);
-        }
-        turn
+    /// The requests that wait.
+    pub fn queue(&self) -> WaitQueue<'_> {
+        WaitQueue { store: self }
     }
+}
 
-    fn take_turn(&self, ask: &Ask<'_>, claim: &Claim, ticket: &mut Ticket) -> Result<Turn, fgpu_spec::Error> {
-        let nonce = new_nonce()?;
-        let key = image::key_head(&claim.key);
-        if ticket.cancelled {
-            return Err(cancelled(ask.request));
-        }
-        // A waiter that was woken is in haste. One that woke up by itself, as the first, looks for what
-        // nobody told.
-        let (mut swept_key, mut thorough) = (ticket.place.is_some(), ticket.woken);
-        loop {
-            let stand = match ticket.place {
-                None if !thorough => Stand::Aside,
-                _ => Stand::Waits(ticket),
-            };
-            match self.attempt(ask, claim, nonce, (!swept_key).then_some(&key), stand)? {
-                Attempt::Done(lease) => {
-                    self.tell(Change::Granted(&lease));
-                    return Ok(Turn::Granted(lease));
-                }
-                Attempt::SameKey => {
-                    self.sweep(Some(&key))?;
-                    swept_key = true;
-                }
-                Attempt::NoPlace => {
-                    // Either it was told why, or the file was made anew.
-                    ticket.take_messages()?;
-                    if ticket.cancelled {
-                        return Err(cancelled(ask.request));
-                    }
-                    ticket.place = None;
-                }
-                Attempt::Refused(Refused { is_passing: false, error, .. }) => return Err(error),
-                Attempt::Refused(Refused { behind: Some(waiter), .. }) if !self.waits_still(&waiter) => {
-                    self.sweep_queue()?;
-                }
-                Attempt::Refused(Refused { place: None, .. }) => {
-                    // Whether all of a long queue live is left to its first.
-                    self.sweep(None)?;
-                    (swept_key, thorough) = (true, true);
-                }
-                Attempt::Refused(Refused { error, place: Some((position, of)), .. }) => {
-                    let leads = self.leads(ticket)?;
-                    if leads && !thorough {
-                        self.reconcile()?;
-                        thorough = true;
-                        continue;
-                    }
-                    if leads && position > 1 {
-                        // All ahead are dead, and would be in the way of those who come.
-                        self.sweep_queue()?;
-                        continue;
-                    }
-                    if leads {
-                        self.dispatch(ask.inventory, ask.rules)?;
-                    }
-                    return Ok(Turn::Waiting { position, of, reason: error });
-                }
-            }
-        }
-    }
-
+impl WaitQueue<'_> {
     /// Takes a place at the end of the queue. With the lock held, so that whoever makes room next sees it.
     pub(crate) fn join(
         &self,
@@ -192,7 +116,7 @@ impl Store {
         claim: &Claim,
         ticket: &mut Ticket,
     ) -> Result<(), Error> {
-        let place = Place::make(&self.files.queue, new_nonce()?)?;
+        let place = Place::make(&self.store.files.queue, new_nonce()?)?;
         let waiter = Waiter {
             ticket: place.nonce,
             process: ticket.process,
@@ -201,12 +125,12 @@ impl Store {
             key: claim.key.clone(),
             tiers: ask.tiers.to_vec(),
             request: ask.request.clone(),
-            pid_namespace: self.pid_namespace,
+            pid_namespace: self.store.pid_namespace,
         };
-        let line = image::line(&waiter, &self.boot)?;
-        let draft = image.rewrite_all(&self.boot, |_| Edit::Keep, None, |_| Edit::Keep, Some(&line));
-        if let Err(error) = self.files.replace(lock, &draft) {
-            ticket::remove(&self.files.queue, &place.nonce.to_string());
+        let line = image::line(&waiter, &self.store.boot)?;
+        let draft = image.rewrite_all(&self.store.boot, |_| Edit::Keep, None, |_| Edit::Keep, Some(&line));
+        if let Err(error) = self.store.files.replace(lock, &draft) {
+            ticket::remove(&self.store.files.queue, &place.nonce.to_string());
             return Err(error);
         }
         ticket.place = Some(place);
@@ -218,7 +142,7 @@ impl Store {
     pub(crate) fn left(&self, lock: Lock, image: &Image, ticket: &mut Ticket) {
         let place = ticket.place.take();
         if let Some(place) = &place {
-            ticket::remove(&self.files.queue, &place.nonce.to_string());
+            ticket::remove(&self.store.files.queue, &place.nonce.to_string());
         }
         drop(lock);
         self.wake_first(image, place.as_ref().map(|place| &place.nonce));
@@ -230,12 +154,14 @@ impl Store {
     /// As [`Error`] says; then it ends with the process.
     pub fn leave(&self, ticket: &mut Ticket) -> Result<(), Error> {
         let Some(nonce) = ticket.place.as_ref().map(|place| place.nonce) else { return Ok(()) };
-        let lock = self.files.lock(&self.host)?;
-        let image = self.read_locked(&lock)?;
+        let lock = self.store.files.lock(&self.store.host)?;
+        let image = self.store.read_locked(&lock)?;
         let place = image.place_of(&nonce);
         if place.is_some() {
             let edit = served(place, &[]);
-            self.files.replace(&lock, &image.rewrite_all(&self.boot, |_| Edit::Keep, None, edit, None))?;
+            self.store
+                .files
+                .replace(&lock, &image.rewrite_all(&self.store.boot, |_| Edit::Keep, None, edit, None))?;
         }
         self.left(lock, &image, ticket);
         Ok(())
@@ -247,14 +173,16 @@ impl Store {
     /// # Errors
     /// As [`Error`] says.
     pub fn cancel(&self, waiter: &Nonce) -> Result<bool, Error> {
-        let lock = self.files.lock(&self.host)?;
-        let image = self.read_locked(&lock)?;
+        let lock = self.store.files.lock(&self.store.host)?;
+        let image = self.store.read_locked(&lock)?;
         let Some(place) = image.place_of(waiter) else { return Ok(false) };
         let ticket = waiter.to_string();
-        ticket::cancel(&self.files.queue, &ticket);
+        ticket::cancel(&self.store.files.queue, &ticket);
         let edit = served(Some(place), &[]);
-        self.files.replace(&lock, &image.rewrite_all(&self.boot, |_| Edit::Keep, None, edit, None))?;
-        ticket::remove(&self.files.queue, &ticket);
+        self.store
+            .files
+            .replace(&lock, &image.rewrite_all(&self.store.boot, |_| Edit::Keep, None, edit, None))?;
+        ticket::remove(&self.store.files.queue, &ticket);
         drop(lock);
         self.wake_first(&image, Some(waiter));
         Ok(true)
@@ -262,9 +190,9 @@ impl Store {
 
     /// Ends every wait of a container.
     pub(crate) fn cancel_key(&self, key: &Key) -> Result<(), Error> {
-        let image = self.read()?;
+        let image = self.store.read()?;
         for line in image.waiters() {
-            let waiter = image::waiter(line).map_err(|damage| self.damage(damage, None))?;
+            let waiter = image::waiter(line).map_err(|damage| self.store.damage(damage, None))?;
             if waiter.key == *key {
                 self.cancel(&waiter.ticket)?;
             }
@@ -278,20 +206,20 @@ impl Store {
     /// # Errors
     /// As [`Error`] says.
     pub fn waiters(&self) -> Result<Vec<Waiter>, Error> {
-        let image = self.read()?;
+        let image = self.store.read()?;
         let living = image.waiters().filter(|line| self.waits(line));
-        living.map(image::waiter).collect::<Result<_, _>>().map_err(|damage| self.damage(damage, None))
+        living.map(image::waiter).collect::<Result<_, _>>().map_err(|damage| self.store.damage(damage, None))
     }
 
     /// The waiters and why they wait, in the order of the queue, without dead ones.
     ///
     /// # Errors
-    /// As [`Store::waiters`].
+    /// As [`WaitQueue::waiters`].
     pub fn waiting(&self, inventory: &Inventory, rules: &Rules) -> Result<Vec<Waiting>, Error> {
-        let image = self.read()?;
-        let damaged = |damage| self.damage(damage, None);
-        let holders = capacity::holders(&self.parse_all(&image)?, inventory);
-        let foreign = self.foreign_slots(inventory)?;
+        let image = self.store.read()?;
+        let damaged = |damage| self.store.damage(damage, None);
+        let holders = capacity::holders(&self.store.parse_all(&image)?, inventory);
+        let foreign = self.store.slices().foreign_slots(inventory)?;
         let sums = capacity::sum(&image, inventory, rules, None, None).map_err(damaged)?.with(&foreign);
         let scene = Scene { image: &image, inventory, rules, sums: &sums };
         let mut waiting = Vec::new();
@@ -338,23 +266,23 @@ impl Store {
     }
 
     fn is_there(&self, process: Process, pid_namespace: Option<u64>, ticket: &str) -> bool {
-        match (pid_namespace, self.pid_namespace) {
+        match (pid_namespace, self.store.pid_namespace) {
             // Whether it is stopped cannot be told from here.
-            (Some(there), Some(here)) if there != here => ticket::is_open(&self.files.queue, ticket),
-            _ => !matches!(self.host.can_act(process), Ok(false)),
+            (Some(there), Some(here)) if there != here => ticket::is_open(&self.store.files.queue, ticket),
+            _ => !matches!(self.store.host.can_act(process), Ok(false)),
         }
     }
 
     /// Takes the dead out of the queue, and pipes that nobody has.
-    pub(crate) fn sweep_queue(&self) -> Result<(), Error> {
-        let folder = &self.files.queue;
+    pub(crate) fn sweep(&self) -> Result<(), Error> {
+        let folder = &self.store.files.queue;
         let pipes = ticket::pipes(folder).map_err(|source| Error::io("list", folder, source))?;
-        let image = self.read()?;
+        let image = self.store.read()?;
         if pipes.is_empty() && image.waiters().next().is_none() {
             return Ok(());
         }
-        self.host.check_proc()?;
-        let damaged = |damage| self.damage(damage, None);
+        self.store.host.check_proc()?;
+        let damaged = |damage| self.store.damage(damage, None);
         let heads = heads(&image).map_err(damaged)?;
         let tickets: HashSet<&[u8]> = heads.iter().map(|head| head.ticket).collect();
         let dead: HashSet<&[u8]> =
@@ -362,15 +290,17 @@ impl Store {
         if dead.is_empty() && pipes.iter().all(|pipe| tickets.contains(pipe.as_bytes())) {
             return Ok(());
         }
-        let lock = self.files.lock(&self.host)?;
-        let image = self.read_locked(&lock)?;
+        let lock = self.store.files.lock(&self.store.host)?;
+        let image = self.store.read_locked(&lock)?;
         let is_dead = |line| WaiterHead::scan(line).is_ok_and(|head| dead.contains(head.ticket));
         let freed = image.waiters().any(is_dead);
         if freed {
             let edit = |line| if is_dead(line) { Edit::Drop } else { Edit::Keep };
-            self.files.replace(&lock, &image.rewrite_all(&self.boot, |_| Edit::Keep, None, edit, None))?;
+            self.store
+                .files
+                .replace(&lock, &image.rewrite_all(&self.store.boot, |_| Edit::Keep, None, edit, None))?;
         }
-        let heads = self::heads(&image).map_err(|damage| self.damaged(&lock, damage))?;
+        let heads = self::heads(&image).map_err(|damage| self.store.damaged(&lock, damage))?;
         let tickets: HashSet<&[u8]> =
             heads.iter().map(|head| head.ticket).filter(|ticket| !dead.contains(ticket)).collect();
         // A pipe is made with the lock held and before its line: one that has none now has no waiter.
@@ -382,14 +312,6 @@ impl Store {
         }
         Ok(())
     }
-}
-
-fn cancelled(request: &Request) -> fgpu_spec::Error {
-    let message = format!(
-        "{} was taken out of the queue while it waited for room; ask again to queue up anew",
-        request.text
-    );
-    fgpu_spec::Error::new(fgpu_spec::Code::Cancelled, message)
 }
 
 fn heads(image: &Image) -> Result<Vec<WaiterHead<'_>>, Damage> {

@@ -24,7 +24,7 @@ const WAKE: u8 = b'!';
 /// The wait is over: somebody ended it.
 const CANCEL: u8 = b'x';
 
-/// A place in the queue, or none yet. It is given back by [`crate::Store::leave`], by a grant, or by the end
+/// A place in the queue, or none yet. It is given back by [`crate::WaitQueue::leave`], by a grant, or by the end
 /// of the process.
 #[derive(Debug)]
 pub struct Ticket {

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use fgpu_spec::{Inventory, Nonce};
 
+use super::WaitQueue;
 use super::line::{Queue, Scene};
 use super::ticket::{self, Ticket};
 use crate::decision::Refusal;
 use crate::image::{Damage, Image, WaiterHead};
-use crate::{Error, Rules, Slot, Store, capacity};
+use crate::{Error, Rules, Slot, capacity};
 
-impl Store {
+impl WaitQueue<'_> {
     /// Wakes the first in the queue that lives, after a commit that made room. `except` has left it.
     pub(crate) fn wake_first(&self, image: &Image, except: Option<&Nonce>) {
         let except = except.map(Nonce::to_string);
@@ -18,28 +19,31 @@ impl Store {
         let _ = tickets
             .filter_map(|head| str::from_utf8(head.ticket).ok())
             .filter(|ticket| Some(*ticket) != except.as_deref())
-            .any(|ticket| ticket::wake(&self.files.queue, ticket));
+            .any(|ticket| ticket::wake(&self.store.files.queue, ticket));
     }
 
     /// Whether everybody ahead is dead.
     pub(super) fn leads(&self, ticket: &Ticket) -> Result<bool, Error> {
         let Some(place) = &ticket.place else { return Ok(false) };
-        let image = self.read()?;
+        let image = self.store.read()?;
         let ahead = image.waiters().take(image.place_of(&place.nonce).unwrap_or(0));
         Ok(!ahead.into_iter().any(|line| self.waits(line)))
     }
 
     /// Wakes the first behind the leader that can be granted what it asks.
     pub(super) fn dispatch(&self, inventory: &Inventory, rules: &Rules) -> Result<(), Error> {
-        let foreign = self.foreign_slots(inventory)?;
+        let foreign = self.store.slices().foreign_slots(inventory)?;
         loop {
-            let image = self.read()?;
+            let image = self.store.read()?;
             if image.waiters().nth(1).is_none() {
                 return Ok(());
             }
-            match self.next(&image, inventory, rules, &foreign).map_err(|damage| self.damage(damage, None))? {
+            match self
+                .next(&image, inventory, rules, &foreign)
+                .map_err(|damage| self.store.damage(damage, None))?
+            {
                 Next::Nobody => return Ok(()),
-                Next::Dead => self.sweep_queue()?,
+                Next::Dead => self.sweep()?,
             }
         }
     }
@@ -63,7 +67,7 @@ impl Store {
                 match scene.decide(&queue, request, tiers)?.1.outcome {
                     // One that has died between is no reason to stop.
                     Ok(_) => {
-                        if ticket::wake(&self.files.queue, entry.ticket) {
+                        if ticket::wake(&self.store.files.queue, entry.ticket) {
                             return Ok(Next::Nobody);
                         }
                     }

@@ -61,7 +61,7 @@ impl Bench {
     }
 
     fn order(&self) -> Vec<String> {
-        self.node.store.waiters().unwrap().into_iter().map(|waiter| waiter.key.id).collect()
+        self.node.store.queue().waiters().unwrap().into_iter().map(|waiter| waiter.key.id).collect()
     }
 
     fn pipes(&self) -> usize {
@@ -159,9 +159,9 @@ fn a_later_one_passes_only_where_it_cannot_delay() {
     // On GPU 0 the end of the 0.75 makes room for both.
     let passes = claim("passes", node.spawn());
     node.store.reserve(&inventory(2), &bench.rules, &on("0", 250_000), &[Tier::Quota], &passes).unwrap();
-    assert_eq!(node.store.waiters().unwrap()[0].passed, 1, "it was counted");
-    assert_eq!(node.store.waiters().unwrap()[1].passed, 0, "it cannot use GPU 0");
-    let waiting = node.store.waiting(&inventory(2), &bench.rules).unwrap();
+    assert_eq!(node.store.queue().waiters().unwrap()[0].passed, 1, "it was counted");
+    assert_eq!(node.store.queue().waiters().unwrap()[1].passed, 0, "it cannot use GPU 0");
+    let waiting = node.store.queue().waiting(&inventory(2), &bench.rules).unwrap();
     assert_eq!(waiting[0].brief, "no room: 0.2 is the largest that fits");
     assert_eq!(waiting[1].brief, "after moby/head");
     assert_eq!(waiting[1].reason.as_ref().unwrap().code, Code::NoCapacity);
@@ -215,8 +215,8 @@ fn who_gives_up_lets_the_next_go() {
     let mut whole = bench.queue("whole", fraction(1_000_000));
     let mut half = bench.queue("half-too", fraction(500_000));
     assert!(!bench.granted(&mut half), "it would delay the first");
-    bench.node.store.leave(&mut whole.ticket).unwrap();
-    bench.node.store.leave(&mut whole.ticket).unwrap();
+    bench.node.store.queue().leave(&mut whole.ticket).unwrap();
+    bench.node.store.queue().leave(&mut whole.ticket).unwrap();
     assert_eq!((bench.order(), bench.pipes()), (vec!["half-too".to_owned()], 1));
     assert!(wakes(&mut half) && bench.granted(&mut half));
 }
@@ -239,9 +239,9 @@ fn who_is_cancelled_is_told_and_lets_the_next_go() {
     bench.holds("half", 500_000);
     let mut whole = bench.queue("whole", fraction(1_000_000));
     let mut half = bench.queue("half-too", fraction(500_000));
-    let ticket = bench.node.store.waiters().unwrap()[0].ticket;
-    assert!(bench.node.store.cancel(&ticket).unwrap());
-    assert!(!bench.node.store.cancel(&ticket).unwrap(), "once");
+    let ticket = bench.node.store.queue().waiters().unwrap()[0].ticket;
+    assert!(bench.node.store.queue().cancel(&ticket).unwrap());
+    assert!(!bench.node.store.queue().cancel(&ticket).unwrap(), "once");
     assert_eq!((bench.order(), bench.pipes()), (vec!["half-too".to_owned()], 1));
     assert!(wakes(&mut whole), "it need not wait for its next look");
     let error = bench.turn(&mut whole).unwrap_err();
@@ -256,8 +256,8 @@ fn who_finds_its_place_gone_looks_why() {
     let bench = Bench::new(1);
     let whole = bench.holds("whole", 1_000_000);
     let mut waiter = bench.queue("waiter", fraction(500_000));
-    let ticket = bench.node.store.waiters().unwrap()[0].ticket;
-    bench.node.store.cancel(&ticket).unwrap();
+    let ticket = bench.node.store.queue().waiters().unwrap()[0].ticket;
+    bench.node.store.queue().cancel(&ticket).unwrap();
     bench.release(&whole);
     assert_eq!(bench.turn(&mut waiter).unwrap_err().code, Code::Cancelled);
     assert!(bench.order().is_empty() && bench.node.store.leases().unwrap().is_empty());
@@ -341,7 +341,7 @@ fn a_pod_takes_nobody_of_the_node_out_of_the_queue() {
     let pod = node.again();
     let waits = || {
         pod.reconcile().unwrap();
-        pod.waiters().unwrap().into_iter().map(|waiter| waiter.key.id).collect::<Vec<_>>()
+        pod.queue().waiters().unwrap().into_iter().map(|waiter| waiter.key.id).collect::<Vec<_>>()
     };
     assert_eq!(waits(), ["waits"]);
     drop(ticket);
@@ -379,7 +379,7 @@ fn an_owner_at_the_cap_holds_up_only_the_owners_own() {
     let held = take("held", &alice(600_000)).unwrap();
     let mut waits = bench.queue("waits", alice(1_000_000));
     assert!(take("small", &alice(300_000)).unwrap_err().message.contains("moby/waits"));
-    let waiting = bench.node.store.waiting(&inventory(2), &bench.rules).unwrap();
+    let waiting = bench.node.store.queue().waiting(&inventory(2), &bench.rules).unwrap();
     assert_eq!(waiting[0].brief, "alice holds 0.6 of 1 GPU(s)");
     take("other", &fraction(1_000_000)).unwrap();
     bench.release(&held);

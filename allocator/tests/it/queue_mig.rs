@@ -95,7 +95,7 @@ fn a_slice_that_lies_where_nobody_ahead_could_passes() {
     let mut waits = bench.queue("waits", slice("4g.40gb"));
     let other = bench.take("other", &slice("3g.40gb")).expect("nothing at 4 is of any use to it");
     assert_eq!(start(&other), 4);
-    assert_eq!(bench.node.store.waiters().unwrap()[0].passed, 0);
+    assert_eq!(bench.node.store.queue().waiters().unwrap()[0].passed, 0);
     bench.release(&first);
     let late = bench.take("late", &slice("1g.10gb")).unwrap_err();
     assert!(late.message.contains("moby/waits"), "{late}");
@@ -139,15 +139,15 @@ fn a_cap_counts_slices_that_are_waited_for() {
 fn a_place_below_the_administrators_instance_is_kept_free_only_for_so_long() {
     let bench = Bench::new(1, 0);
     let gpu = &mig_inventory(1, 0).gpus[0];
-    let lock = bench.node.store.lock_driver(gpu).unwrap();
+    let lock = bench.node.store.slices().lock_driver(gpu).unwrap();
     let placement = MigPlacement { start: 0, size: 1 };
     let foreign = Foreign { gpu_instance: 7, profile: 19, placement, device: None };
-    bench.node.store.record_foreign(&lock, gpu, &[foreign]).unwrap();
+    bench.node.store.slices().record_foreign(&lock, gpu, &[foreign]).unwrap();
     bench.queue("waits", slice("7g.80gb"));
     for n in 0..100 {
         bench.release(&bench.take(&format!("small-{n}"), &slice("1g.10gb")).unwrap());
     }
-    assert_eq!(bench.node.store.waiters().unwrap()[0].passed, 100);
+    assert_eq!(bench.node.store.queue().waiters().unwrap()[0].passed, 100);
     let error = bench.take("one-too-many", &slice("1g.10gb")).unwrap_err();
     assert!(error.message.contains("moby/waits"), "{error}");
 }

@@ -198,7 +198,7 @@ impl Model {
     fn give_up(&mut self, which: usize) {
         if !self.queue.is_empty() {
             let mut waiter = self.queue.remove(which % self.queue.len());
-            self.node.store.leave(&mut waiter.ticket).unwrap();
+            self.node.store.queue().leave(&mut waiter.ticket).unwrap();
             self.node.kill(waiter.process);
             self.settle();
         }
@@ -217,7 +217,7 @@ impl Model {
 
     /// Nobody waits who could go, and everybody is told why.
     fn check(&self) {
-        let waiting = self.node.store.waiting(&self.inventory, &self.rules).unwrap();
+        let waiting = self.node.store.queue().waiting(&self.inventory, &self.rules).unwrap();
         let ids: Vec<_> = waiting.iter().map(|waiting| &waiting.waiter.key.id).collect();
         assert_eq!(ids, self.queue.iter().map(|waiter| &waiter.claim.key.id).collect::<Vec<_>>());
         for waiting in waiting {

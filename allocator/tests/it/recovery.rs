@@ -364,24 +364,24 @@ fn what_was_made_on_a_mig_gpu_is_read_of_every_release_and_of_no_newer_one() {
     let boot = fs::read_to_string(node.path("proc/sys/kernel/random/boot_id")).unwrap();
     let text = text.replace("BOOT", boot.trim()).replace("GPU-UUID", &gpu.uuid);
     let path = node.path("state/mig/0.json");
-    let lock = node.store.lock_driver(gpu).unwrap();
+    let lock = node.store.slices().lock_driver(gpu).unwrap();
     fs::write(&path, &text).unwrap();
-    assert_eq!(node.store.foreign(gpu).unwrap().len(), 2);
-    assert_eq!(node.store.orphans(&inventory).unwrap().len(), 1);
+    assert_eq!(node.store.slices().foreign(gpu).unwrap().len(), 2);
+    assert_eq!(node.store.slices().orphans(&inventory).unwrap().len(), 1);
     // And with more in it.
     fs::write(&path, text.replacen("{", r#"{"version":1,"newer":{},"#, 1)).unwrap();
-    let orphans = node.store.orphans(&inventory).unwrap();
+    let orphans = node.store.slices().orphans(&inventory).unwrap();
     assert_eq!(orphans.len(), 1);
     // What is written says its version, and is what was there.
-    node.store.record_foreign(&lock, gpu, &node.store.foreign(gpu).unwrap()).unwrap();
+    node.store.slices().record_foreign(&lock, gpu, &node.store.slices().foreign(gpu).unwrap()).unwrap();
     assert!(fs::read_to_string(&path).unwrap().starts_with(r#"{"version":1,"#));
-    assert_eq!(node.store.orphans(&inventory).unwrap(), orphans);
+    assert_eq!(node.store.slices().orphans(&inventory).unwrap(), orphans);
     let newer = text.replacen("{", r#"{"version":2,"#, 1);
     fs::write(&path, &newer).unwrap();
     let errors = [
-        node.store.foreign(gpu).unwrap_err(),
-        node.store.orphans(&inventory).unwrap_err(),
-        node.store.record_foreign(&lock, gpu, &[]).unwrap_err(),
+        node.store.slices().foreign(gpu).unwrap_err(),
+        node.store.slices().orphans(&inventory).unwrap_err(),
+        node.store.slices().record_foreign(&lock, gpu, &[]).unwrap_err(),
     ];
     for error in errors {
         let error = error.to_string();
@@ -390,5 +390,5 @@ fn what_was_made_on_a_mig_gpu_is_read_of_every_release_and_of_no_newer_one() {
     assert_eq!(fs::read_to_string(&path).unwrap(), newer, "nothing that was made is forgotten");
     // Of another boot it says nothing, whoever wrote it.
     fs::write(&path, newer.replace(boot.trim(), "other")).unwrap();
-    assert_eq!(node.store.foreign(gpu).unwrap(), []);
+    assert_eq!(node.store.slices().foreign(gpu).unwrap(), []);
 }

@@ -25,7 +25,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     let gpus = inventory.gpus.iter().filter(|gpu| gpu.mig_enabled);
     let looked: Vec<_> = gpus.map(|gpu| (gpu, instances(node, gpu))).collect();
     // What keeps them from being read is another check's.
-    let (Ok(leases), Ok(orphans)) = (store.leases(), store.orphans(&inventory)) else { return };
+    let (Ok(leases), Ok(orphans)) = (store.leases(), store.slices().orphans(&inventory)) else { return };
     let before = diagnosis.findings.len();
     for (gpu, earlier) in looked {
         let there = instances(node, gpu);

@@ -17,7 +17,7 @@ pub(super) fn run(node: &Node<'_>) -> Result<(), Error> {
     let mut first = Ok(());
     for gpu in node.inventory.gpus.iter().filter(|gpu| gpu.mig_enabled) {
         let look = || {
-            let lock = node.store.lock_driver(gpu)?;
+            let lock = node.store.slices().lock_driver(gpu)?;
             let instances = list(&MigGpu::open(&nvml, gpu)?)?;
             node.write_down(&lock, gpu, &instances).map(drop)
         };

@@ -46,7 +46,7 @@ fn ended(nonce: &Nonce) -> Error {
 }
 
 fn one(node: &Node<'_>, nonce: &Nonce, at: usize, gpu: &Gpu, mig: &MigGpu<'_>) -> Result<Made, Error> {
-    let lock = node.store.lock_driver(gpu)?;
+    let lock = node.store.slices().lock_driver(gpu)?;
     // As it is now: another process may have been at it while we waited.
     let lease = node.lease(nonce)?.filter(|lease| lease.state.is_held()).ok_or_else(|| ended(nonce))?;
     let Some(share) = lease.grant.gpus.get(at) else { return Err(ended(nonce)) };
@@ -71,26 +71,26 @@ fn one(node: &Node<'_>, nonce: &Nonce, at: usize, gpu: &Gpu, mig: &MigGpu<'_>) -
     if instances.iter().any(|instance| instance.placement.overlaps(slice.placement)) {
         if slice.stage == MigStage::Made {
             // Another one than ours is there: ours is gone.
-            node.store.progress(nonce, at, MigStage::Planned, None)?;
+            node.store.driver_part().progress(nonce, at, MigStage::Planned, None)?;
             node.write_down(&lock, gpu, &instances)?;
         }
         return Ok(Made::PlaceTaken);
     }
-    if !node.store.progress(nonce, at, MigStage::Creating, None)? {
+    if !node.store.driver_part().progress(nonce, at, MigStage::Creating, None)? {
         return Err(ended(nonce));
     }
     let made = make(mig, gpu, slice, slices, |id| node.no_other_has(nonce, at, gpu, id));
     let (stage, instance, result) = match made {
         Ok(instance) => {
             // Before the lease says so: if the lease is lost, this is what is left.
-            node.store.made(&lock, gpu, made_share(share, &instance))?;
+            node.store.slices().made(&lock, gpu, made_share(share, &instance))?;
             (MigStage::Made, Some(instance), Ok(Made::Yes))
         }
         // The lease stays as it is: what is left of the GPU instance is its own.
         Err(Failed { error, left: true }) => return Err(error),
         Err(Failed { error, left: false }) => (MigStage::Planned, None, Err(error)),
     };
-    node.store.progress(nonce, at, stage, instance)?;
+    node.store.driver_part().progress(nonce, at, stage, instance)?;
     if result.is_err() && list(mig)?.iter().any(|instance| instance.placement.overlaps(slice.placement)) {
         // Somebody was faster, between our look and our call.
         node.write_down(&lock, gpu, &list(mig)?)?;

@@ -31,7 +31,7 @@ pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<(), Error> {
     let Some(lease) = node.lease(nonce)?.filter(ended) else { return Ok(()) };
     if lease.grant.tier == Tier::Driver {
         if let Err(error) = limit::clear(node, &lease) {
-            node.store.tell_trouble(nonce, Some(error.message.clone()))?;
+            node.store.driver_part().tell_trouble(nonce, Some(error.message.clone()))?;
             return Err(error);
         }
     } else if lease.has_driver_part() {
@@ -43,30 +43,35 @@ pub(super) fn run(node: &Node<'_>, nonce: &Nonce) -> Result<(), Error> {
                 Some((gpu, Ok(mig))) => one(node, nonce, at, gpu, &mig),
                 Some((_, Err(refused))) if !refused.is_not_found() => Err(refused.into()),
                 // A GPU that has left the node has taken its instances along.
-                _ => node.store.progress(nonce, at, MigStage::Planned, None).map(drop).map_err(Error::from),
+                _ => node
+                    .store
+                    .driver_part()
+                    .progress(nonce, at, MigStage::Planned, None)
+                    .map(drop)
+                    .map_err(Error::from),
             };
             first = first.and(undone);
         }
         if let Err(error) = first {
-            node.store.tell_trouble(nonce, Some(error.message.clone()))?;
+            node.store.driver_part().tell_trouble(nonce, Some(error.message.clone()))?;
             return Err(error);
         }
     }
-    node.store.finish(nonce)?;
+    node.store.driver_part().finish(nonce)?;
     Ok(())
 }
 
 /// Destroys the device of the slice with that place in the grant.
 fn one(node: &Node<'_>, nonce: &Nonce, at: usize, gpu: &Gpu, mig: &MigGpu<'_>) -> Result<(), Error> {
-    let lock = node.store.lock_driver(gpu)?;
+    let lock = node.store.slices().lock_driver(gpu)?;
     // Another process may have done it while we waited.
     let lease = node.lease(nonce)?.filter(|lease| lease.state == State::Releasing);
     let Some(share) = lease.as_ref().and_then(|lease| lease.grant.gpus.get(at)) else { return Ok(()) };
     let Some(slice) = share.mig.clone().filter(|slice| slice.stage.is_ours()) else { return Ok(()) };
     destroy(node, nonce, at, gpu, slice, mig)?;
     // In this order: what is on the list and has no lease is taken for an orphan.
-    node.store.unmade(&lock, gpu, share)?;
-    node.store.progress(nonce, at, MigStage::Planned, None)?;
+    node.store.slices().unmade(&lock, gpu, share)?;
+    node.store.driver_part().progress(nonce, at, MigStage::Planned, None)?;
     Ok(())
 }
 
@@ -85,7 +90,7 @@ fn destroy(
         let Some(instance) = found else { return Ok(()) };
         if slice.stage == MigStage::Made {
             slice.stage = MigStage::Destroying;
-            node.store.progress(nonce, at, slice.stage, slice.instance.clone())?;
+            node.store.driver_part().progress(nonce, at, slice.stage, slice.instance.clone())?;
         }
         tries -= 1;
         match attempt(mig, &instance) {

@@ -314,10 +314,10 @@ fn with_slice(node: &Node, instances: &[&str]) {
     let lease = node.lease_of(&inventory, "sliced", 100, ("fgpu/mig", "1g.10gb"), Tier::Mig);
     let store = node.store();
     let device = MigInstance { gpu_instance: 1, compute_instance: 0, uuid: "MIG-1".into() };
-    assert!(store.progress(&lease.grant.nonce, 0, MigStage::Made, Some(device)).unwrap());
-    let lock = store.lock_driver(&inventory.gpus[0]).unwrap();
+    assert!(store.driver_part().progress(&lease.grant.nonce, 0, MigStage::Made, Some(device)).unwrap());
+    let lock = store.slices().lock_driver(&inventory.gpus[0]).unwrap();
     let made = store.leases().unwrap().pop().unwrap();
-    store.made(&lock, &inventory.gpus[0], made.grant.gpus[0].clone()).unwrap();
+    store.slices().made(&lock, &inventory.gpus[0], made.grant.gpus[0].clone()).unwrap();
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn what_is_kept_serves_the_next_and_gives_way_to_others() {
     assert!(node.set_up(&lease.grant.nonce).status.success());
     let made = node.lease(&lease.grant.nonce).unwrap().grant.gpus;
     node.store.release(&lease.grant.nonce).unwrap();
-    assert!(node.store.keep(&lease.grant.nonce).unwrap());
+    assert!(node.store.driver_part().keep(&lease.grant.nonce).unwrap());
     assert!(node.fgpu(&["gc"]).status.success());
     assert_eq!(node.instances().len(), 1, "an hour has not passed");
 
@@ -118,10 +118,10 @@ fn what_is_kept_serves_the_next_and_gives_way_to_others() {
     assert_eq!(node.store.leases().unwrap().len(), 1);
     assert!(node.set_up(&next.grant.nonce).status.success());
     node.store.release(&next.grant.nonce).unwrap();
-    assert!(node.store.keep(&next.grant.nonce).unwrap());
+    assert!(node.store.driver_part().keep(&next.grant.nonce).unwrap());
 
     assert_eq!(node.reserve("three", &[("mig", "4g.24gb")]).unwrap_err().code, Code::NoMigPlacement);
-    assert_eq!(node.store.end_keeping(0).unwrap(), 1);
+    assert_eq!(node.store.driver_part().end_keeping(0).unwrap(), 1);
     assert!(node.tear_down(&next.grant.nonce).status.success());
     node.assert_clean("after the keeping has ended");
 }
@@ -132,7 +132,7 @@ fn what_is_kept_goes_when_its_time_has_passed() {
     let lease = node.reserve("one", &[("mig", "2g.12gb")]).unwrap();
     assert!(node.set_up(&lease.grant.nonce).status.success());
     node.store.release(&lease.grant.nonce).unwrap();
-    assert!(node.store.keep(&lease.grant.nonce).unwrap());
+    assert!(node.store.driver_part().keep(&lease.grant.nonce).unwrap());
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert!(node.fgpu(&["gc"]).status.success());
     node.assert_clean("a second later");

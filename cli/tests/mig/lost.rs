@@ -43,11 +43,11 @@ fn instances_whose_leases_are_lost_are_found_and_destroyed() {
     let node = Node::new("a30", 1, "");
     let lease = node.reserve("one", &SLICE).unwrap();
     assert!(node.set_up(&lease.grant.nonce).status.success());
-    assert_eq!(node.store.orphans(&node.inventory).unwrap(), []);
+    assert_eq!(node.store.slices().orphans(&node.inventory).unwrap(), []);
     assert_eq!(node.findings(), [""; 0]);
 
     fs::remove_file(node.path("state/allocations.json")).unwrap();
-    assert_eq!(node.store.orphans(&node.inventory).unwrap().len(), 1);
+    assert_eq!(node.store.slices().orphans(&node.inventory).unwrap().len(), 1);
     assert_eq!(node.findings(), ["mig-orphan"]);
     // The driver does not let go of it at first.
     node.fault(0, "mig-destroy", 19);
@@ -59,5 +59,5 @@ fn instances_whose_leases_are_lost_are_found_and_destroyed() {
     assert!(output.status.success(), "{}", stderr(&output));
     node.assert_clean("after the reconciler");
     assert_eq!(node.findings(), [""; 0]);
-    assert_eq!(node.store.orphans(&node.inventory).unwrap(), []);
+    assert_eq!(node.store.slices().orphans(&node.inventory).unwrap(), []);
 }

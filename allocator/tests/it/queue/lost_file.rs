@@ -12,7 +12,7 @@ fn a_lost_file_is_queued_up_in_again() {
     assert!(image.contains("\"queue\":["));
     let mut other = Ticket::new(waiter.process);
     std::mem::swap(&mut other, &mut waiter.ticket);
-    bench.node.store.leave(&mut other).unwrap();
+    bench.node.store.queue().leave(&mut other).unwrap();
     assert!(!bench.granted(&mut waiter));
     assert_eq!(bench.order(), ["waiter"]);
 }
