@@ -119,6 +119,6 @@ impl From<Error> for fgpu_spec::Error {
             Error::Locked { .. } => Code::TimedOut,
             Error::Io { .. } | Error::NoProc(_) | Error::Unwritable(_) => Code::Internal,
         };
-        Self::new(code, error.to_string())
+        Self::new(code, error.to_string()).caused_by(error)
     }
 }

@@ -29,7 +29,11 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
         && address::is_orphaned(front)
         && let Err(error) = end_orphan(front, id)
     {
-        log::warn(&bundle, id, format!("the stock shim behind a dead relay may still run: {error:#}"));
+        log::warn(
+            &bundle,
+            id,
+            format!("the stock shim behind a dead relay may still run: {}", fgpu_spec::chain(error.as_ref())),
+        );
     }
     if let Some(folder) = front.as_deref().and_then(Path::parent)
         && let Err(error) = address::sweep(folder)

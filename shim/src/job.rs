@@ -153,13 +153,25 @@ mod tests {
         {
             assert_eq!(Prepared::parse(prepared.line().as_bytes()), Some(prepared));
         }
+        for code in Code::ALL {
+            let failed = Prepared::Failed(code, format!("fgpu: {code}: why"));
+            assert_eq!(Prepared::parse(failed.line().as_bytes()), Some(failed));
+        }
         let line = failed("two\nlines").line();
         assert_eq!(Prepared::parse(line.as_bytes()), Some(failed("two lines")));
     }
 
     #[test]
     fn a_job_that_was_killed_said_nothing() {
-        for line in [&b""[..], b"gran", b"granted 0123", b"granted 0123\n", b"failed\n", b"\xff\n"] {
+        for line in [
+            &b""[..],
+            b"gran",
+            b"granted 0123",
+            b"granted 0123\n",
+            b"failed\n",
+            b"failed nonsense why\n",
+            b"\xff\n",
+        ] {
             assert_eq!(Prepared::parse(line), None);
         }
     }

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     match result {
         Ok(status) => std::process::exit(status),
         Err(error) => {
-            fgpu_engine::say(format_args!("containerd-shim-fgpu-v2: {error:#}"));
+            fgpu_engine::say(format_args!("containerd-shim-fgpu-v2: {}", fgpu_spec::chain(error.as_ref())));
             ExitCode::FAILURE
         }
     }

@@ -93,7 +93,10 @@ pub(crate) fn fork(
             let status = match result {
                 Ok(Ok(())) => 0,
                 Ok(Err(error)) => {
-                    fgpu_engine::say(format_args!("containerd-shim-fgpu-v2: {error:#}"));
+                    fgpu_engine::say(format_args!(
+                        "containerd-shim-fgpu-v2: {}",
+                        fgpu_spec::chain(error.as_ref())
+                    ));
                     1
                 }
                 Err(_) => 101,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::process::Output;
+use std::str::FromStr;
+use std::sync::Arc;
 
 /// A stable error code. Its text is what scripts match on; see [`Code::as_str`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,12 +78,17 @@ impl Code {
     }
 }
 
-/// Reads a code as [`Code::as_str`] prints it.
-impl std::str::FromStr for Code {
-    type Err = ();
+/// What is not the text of a code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no error code of fgpu")]
+pub struct UnknownCode;
 
-    fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|known| known.as_str() == text).ok_or(())
+impl FromStr for Code {
+    type Err = UnknownCode;
+
+    /// Reads a code as [`Code::as_str`] prints it.
+    fn from_str(text: &str) -> Result<Self, UnknownCode> {
+        Self::ALL.into_iter().find(|code| code.as_str() == text).ok_or(UnknownCode)
     }
 }
 
@@ -94,19 +101,37 @@ impl fmt::Display for Code {
 /// An error as every front end prints it: `fgpu: CODE: MESSAGE`.
 ///
 /// The message names the request, the reason and what to do next, in one line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("fgpu: {code}: {message}")]
 pub struct Error {
     /// The stable code.
     pub code: Code,
     /// What was asked, why it failed, what to do next.
     pub message: String,
+    /// The failure beneath it. The message has its text already ([`chain`]).
+    #[source]
+    pub source: Option<Cause>,
 }
+
+/// Two errors are the same if users meet the same: the code and the message.
+impl PartialEq for Error {
+    fn eq(&self, other: &Self) -> bool {
+        (self.code, &self.message) == (other.code, &other.message)
+    }
+}
+
+impl Eq for Error {}
 
 impl Error {
     /// Makes an error from its parts.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), source: None }
+    }
+
+    /// The same error, with the failure that caused it. The message must have its text.
+    pub fn caused_by(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Cause(Arc::new(source)));
+        self
     }
 
     /// Reads back a line that a program of ours printed: `fgpu: CODE: MESSAGE`.
@@ -127,8 +152,32 @@ impl Error {
 
     /// An I/O failure on the node, with the path it concerns.
     pub fn io(doing: &str, path: &std::path::Path, source: &std::io::Error) -> Self {
-        Self::new(Code::Internal, format!("cannot {doing} {}: {source}", path.display()))
+        // An io::Error has no clone; of a system call its number is all that it has.
+        let same = source.raw_os_error().map_or_else(
+            || std::io::Error::new(source.kind(), source.to_string()),
+            std::io::Error::from_raw_os_error,
+        );
+        Self::new(Code::Internal, format!("cannot {doing} {}: {source}", path.display())).caused_by(same)
     }
+}
+
+/// The failure beneath an [`Error`].
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(transparent)]
+pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
+
+/// An error and its sources in one line. A source whose text the line has already is not repeated.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let text = source.to_string();
+        if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+        next = source.source();
+    }
+    line
 }
 
 #[cfg(test)]
@@ -147,6 +196,22 @@ mod tests {
         for line in ["fgpu: nonsense: x", "fgpu: warning: GPU 1 is left out", "thread panicked", ""] {
             assert_eq!(Error::from_line(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn an_error_carries_its_source_and_prints_its_text_once() {
+        let denied = std::io::Error::from_raw_os_error(13);
+        let error = Error::io("read", std::path::Path::new("/x"), &denied);
+        let source = std::error::Error::source(&error).expect("it has a source");
+        let cause = source.downcast_ref::<Cause>().expect("it is a cause");
+        let found = cause.0.downcast_ref::<std::io::Error>().expect("it is an I/O error");
+        assert_eq!(found.raw_os_error(), Some(13));
+        assert_eq!(chain(&error), "fgpu: internal: cannot read /x: Permission denied (os error 13)");
+        let outer = std::io::Error::other(Error::new(Code::NoGpu, "none"));
+        assert_eq!(chain(&outer), "fgpu: no-gpu: none");
+        let apart = Error::new(Code::Internal, "cannot go on").caused_by(denied);
+        assert_eq!(chain(&apart), "fgpu: internal: cannot go on: Permission denied (os error 13)");
+        assert_eq!(apart, Error::new(Code::Internal, "cannot go on"), "the source is not compared");
     }
 
     #[test]

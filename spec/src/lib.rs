@@ -19,7 +19,7 @@ mod topology;
 
 pub use device::{Access, DeviceKind, DeviceRule, Majors, is_granted_only_path};
 pub use document::{Document, ForeignDriver, is_driver_file};
-pub use error::{Code, Error};
+pub use error::{Cause, Code, Error, UnknownCode, chain};
 pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};
 pub use health::{Health, Outsider, Seen};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};

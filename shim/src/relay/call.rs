@@ -162,8 +162,7 @@ impl Relay {
                 self.forward(key, &request);
             }
             Some(Prepared::Failed(code, message)) => {
-                let (pair, frame) =
-                    (call.pair, error_frame(call.stream, status_of(code, *legacy), &message));
+                let (pair, frame) = (call.pair, error_frame(call.stream, status_of(code, *legacy), &message));
                 self.leases.remove(&call.id);
                 self.calls.remove(&key);
                 self.answer(pair, &frame);
@@ -426,7 +425,7 @@ fn status_of(code: fgpu_spec::Code, legacy: bool) -> Code {
         Ours::InvalidRequest | Ours::Conflict => Code::INVALID_ARGUMENT,
         Ours::Denied => Code::PERMISSION_DENIED,
         Ours::NoCapacity | Ours::Fragmented | Ours::NoMigPlacement | Ours::TimedOut => Code::RESOURCE_EXHAUSTED,
-        // Not CANCELLED: that is what a client is told that gave up itself.
+        // Not CANCELLED: a client reads that as its own withdrawal.
         Ours::Cancelled => Code::ABORTED,
         Ours::NoGpu | Ours::TooLarge | Ours::GpuUnhealthy | Ours::DriverError => Code::FAILED_PRECONDITION,
         Ours::StateCorrupt | Ours::Internal => Code::INTERNAL,
