@@ -52,7 +52,7 @@ impl Sub for Held {
     }
 }
 
-/// Who holds a share of a GPU, for messages.
+/// The holder of a share of a GPU, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The container.
@@ -181,7 +181,7 @@ pub(crate) fn worth(gpu: &Gpu, rules: &Rules, memory: u64, cores_ppm: u32, exclu
     u64::from(ppm(memory, gpu.usable_memory(rules.reserve_memory)).max(cores_ppm))
 }
 
-/// Who holds what of each GPU, in the inventory's order.
+/// The holders of each GPU and what they hold, in the inventory's order.
 pub(crate) fn holders(leases: &[Lease], inventory: &Inventory) -> Vec<Vec<Holder>> {
     let of = |gpu: &Gpu| {
         let shares = leases.iter().flat_map(|lease| lease.grant.gpus.iter().map(move |share| (lease, share)));

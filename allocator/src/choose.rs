@@ -5,7 +5,8 @@
 //! GPUs, which are all empty) these decide, in this order:
 //!
 //! 1. the most NVLinks within the set, then the shortest ways over PCIe within it;
-//! 2. unless GPUs are spread, the fewest links between the set and the equally good GPUs that are left: a container
+//! 2. unless GPUs are spread, the fewest links between the set and the equally good GPUs that are left: a
+//! container
 //!    with one GPU does not take it from a pair that the next one wants;
 //! 3. the lowest indices.
 //!

@@ -5,8 +5,8 @@
 //! that was in it and below:
 //!
 //! - From the initial namespace every process can be seen. None is of that namespace: it is gone.
-//! - A state directory on the root file system of a container (Docker in Docker) is that container's own: what another
-//!   namespace wrote there is from its former life.
+//! - A state directory on the root file system of a container (Docker in Docker) is that container's own:
+//!   what another namespace wrote there is from its former life.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

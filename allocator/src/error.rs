@@ -32,7 +32,7 @@ pub enum Error {
     Locked {
         /// The lock file.
         path: PathBuf,
-        /// Who has it, if that can be seen.
+        /// The process that has it, if that can be seen.
         holder: Option<Holding>,
         /// How long it was waited for.
         waited: Duration,

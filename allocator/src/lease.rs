@@ -28,7 +28,7 @@ impl Key {
     }
 }
 
-/// Who asks for a lease.
+/// The container and the process that ask for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The container.
@@ -80,7 +80,7 @@ pub struct Lease {
     pub exclusive: bool,
     /// The container's bundle.
     pub bundle: PathBuf,
-    /// Who made it.
+    /// The process that made it.
     pub maker: Process,
     /// The PID namespace in which its processes have their pids: the inode behind `/proc/self/ns/pid`
     /// (namespaces(7)). `None` if it is not known.

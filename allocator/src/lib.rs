@@ -1,4 +1,4 @@
-//! The allocator: who holds which share of which GPU, in one small file.
+//! The allocator: the shares of the GPUs and their holders, in one small file.
 //!
 //! A [`Store`] is a directory (`/run/fgpu`) with a lock and a file of [`Lease`]s. [`Store::reserve`] places a
 //! request and writes a lease, [`Store::activate`] records whose processes keep it alive, [`Store::resize`]
@@ -12,8 +12,8 @@
 //!   container's folder. What was judged outside the lock is applied inside it only to lines that have not
 //!   changed by a byte.
 //! - A commit is one rename. Before it nothing has happened; after it nothing can fail.
-//! - A lease ends by a release with its own nonce, by the end of the boot, or because the processes that hold it
-//!   are proven gone. No age, no time-out, no wall clock ends it. When it cannot be told, it stays.
+//! - A lease ends by a release with its own nonce, by the end of the boot, or because the processes that hold
+//!   it are proven gone. No age, no time-out, no wall clock ends it. When it cannot be told, it stays.
 //! - A file that fails its check is never overwritten and never taken for empty ([`Store::rebuild`]).
 //!
 //! Leases name their holders by pid, so each says in which PID namespace that is. Of one that was made in

@@ -31,7 +31,7 @@ pub(crate) struct Patience {
 pub(crate) const PATIENCE: Patience =
     Patience { word: Duration::from_secs(2), rest: Duration::from_secs(18) };
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
     /// Its pid, in our pid namespace; 0 or less for one of another.
@@ -58,7 +58,7 @@ impl fmt::Display for Holding {
     }
 }
 
-/// Who holds an exclusive lock (flock(2)) on a file. `None`: nobody, or it cannot be seen.
+/// The holder of an exclusive lock (flock(2)) on a file. `None`: there is none, or it cannot be seen.
 pub fn holder(host: &Host, path: &Path) -> Option<Holding> {
     let stat = rustix::fs::stat(path).ok()?;
     let locks = fs::read_to_string(host.proc.join("locks")).ok()?;
@@ -120,7 +120,7 @@ fn tell(path: &Path, host: &Host) {
     use std::io::Write;
     let who = holder(host, path).map_or("another process".to_owned(), |holder| holder.to_string());
     let path = path.display();
-    // Whoever cannot be told waits all the same.
+    // If the holder is unknown, we wait all the same.
     let _ = writeln!(std::io::stderr(), "fgpu: waits for {path}, which {who} holds");
 }
 
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_it() {
+    fn a_waiter_gets_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let host = Host::default();

@@ -1,5 +1,4 @@
-//! A look at the allocator file by whoever must not be noticed: the runtime of containers that are none of
-//! ours.
+//! A look at the allocator file that nobody notices, for the runtime of containers without a share.
 
 use std::io::Read;
 use std::path::Path;

@@ -3,13 +3,14 @@
 //! What counts is what the driver reports (profiles, where each may lie, how many of it there can be), never
 //! a table:
 //!
-//! - Two instances may not share a memory slice, their compute slices may not sum to more than the largest profile has,
-//!   and of a profile there may be no more than the driver says.
-//! - An instance that exists and is free comes first: one that fgpu kept (`[mig] keep`), or the administrator's
-//!   (`[mig] use-existing`). Else one is made, where it takes the fewest placements from later requests ([`Board::best`]).
-//! - `auto` makes the smallest profile that has what is asked. An amount in bytes must be there to the byte. A ratio
-//!   is a ratio of what MIG divides: memory slices and compute slices, or memory and multiprocessors if that is more. (A
-//!   quarter of an H100 is 2 of 8 memory slices, though that is 24.8% of the bytes.)
+//! - Two instances may not share a memory slice, their compute slices may not sum to more than the largest
+//!   profile has, and of a profile there may be no more than the driver says.
+//! - An instance that exists and is free comes first: one that fgpu kept (`[mig] keep`), or the
+//!   administrator's (`[mig] use-existing`). Else one is made, where it takes the fewest placements from
+//!   later requests ([`Board::best`]).
+//! - `auto` makes the smallest profile that has what is asked. An amount in bytes must be there to the byte.
+//!   A ratio is a ratio of what MIG divides: memory slices and compute slices, or memory and multiprocessors
+//!   if that is more. (A quarter of an H100 is 2 of 8 memory slices, though that is 24.8% of the bytes.)
 //! - `count` counts slices. Several may be of one GPU.
 
 use fgpu_spec::{

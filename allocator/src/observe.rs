@@ -1,4 +1,4 @@
-//! Who is told what became of a lease.
+//! The observer that is told what became of a lease.
 //!
 //! Every grant and every end of one passes through the store, whichever front end asked for it and even when
 //! nobody did (a reserve that falls short frees the dead first). So this is where somebody who keeps a record

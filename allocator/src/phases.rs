@@ -9,7 +9,7 @@
 //!
 //! The driver is called with no lock of the store held, by a program of its own. Whatever is killed in
 //! between, what the lease says is enough to finish: a slice that is `creating`, `made` or `destroying` may
-//! have an instance, any other has none of ours.
+//! have an instance that fgpu made; any other has not.
 
 use fgpu_spec::{MigInstance, MigStage, Nonce, Tier};
 

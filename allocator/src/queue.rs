@@ -2,22 +2,24 @@
 //!
 //! It is a part of the allocator file, so that a grant and the end of its wait are one commit.
 //!
-//! - **Order.** Every request is behind those that wait already, one that does not wait itself included. It is granted if it
-//!   fits and cannot delay any of those ahead of it ([`gate`]): nobody knows when a container ends, so it must not delay them
-//!   in whatever order the containers end.
-//! - **Waking.** Whoever makes room wakes the first in the queue that lives, after the commit, by a byte in that waiter's
-//!   pipe ([`ticket`]). The first takes the room, or if it cannot, looks who behind it can and wakes that one; whoever was
-//!   granted something wakes the first again. So a release wakes one process, and one more for each grant that comes of it.
-//! - **Nothing is lost.** Each waiter looks by itself as well, the first once a second and those behind it less often:
-//!   a waker that was killed between its commit and its byte costs that much time and nothing else.
-//! - **Death.** A waiter is a process with its start time, as the holder of a lease is. The dead are taken out by whoever
-//!   finds one in its way, and by every reconcile. So are the stopped (Ctrl-Z) and the frozen (`systemctl
-//!   freeze`), who could take nothing and would hold up everybody: they queue up anew when they go on. No age takes
-//!   anybody out: a waiter goes when its own time is up.
+//! - **Order.** Every request is behind those that wait already, one that does not wait itself included. It
+//!   is granted if it fits and cannot delay any of those ahead of it ([`gate`]): nobody knows when a
+//!   container ends, so it must not delay them in whatever order the containers end.
+//! - **Waking.** Whoever makes room wakes the first in the queue that lives, after the commit, by a byte in
+//!   that waiter's pipe ([`ticket`]). The first takes the room, or if it cannot, looks who behind it can and
+//!   wakes that one; whoever was granted something wakes the first again. So a release wakes one process, and
+//!   one more for each grant that comes of it.
+//! - **Nothing is lost.** Each waiter looks by itself as well, the first once a second and those behind it
+//!   less often: a waker that was killed between its commit and its byte costs that much time and nothing
+//!   else.
+//! - **Death.** A waiter is a process with its start time, as the holder of a lease is. The dead are taken
+//!   out by whoever finds one in its way, and by every reconcile. So are the stopped (Ctrl-Z) and the frozen
+//!   (`systemctl freeze`): they could take nothing and would hold up all others. They queue up anew when they
+//!   go on. No age takes anybody out: a waiter goes when its own time is up.
 //! - **Other PID namespaces.** From there a waiter's process cannot be seen; that it has its pipe open can.
-//! - **Cancelling.** Somebody else may end a wait ([`WaitQueue::cancel`]). The waiter is told through its pipe
-//!   before its line goes, so that it knows a line that was cancelled from one that was lost with a damaged file, and
-//!   does not come back.
+//! - **Cancelling.** Somebody else may end a wait ([`WaitQueue::cancel`]). The waiter is told through its
+//!   pipe before its line goes, so that it knows a line that was cancelled from one that was lost with a
+//!   damaged file, and does not come back.
 
 use std::time::Duration;
 

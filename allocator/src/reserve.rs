@@ -18,7 +18,7 @@ pub struct Explanation {
     pub tier: Tier,
     /// How each GPU stands to it, in the inventory's order, and the placement or the refusal.
     pub decision: Decision,
-    /// Who holds what of each GPU, in the inventory's order.
+    /// The holders of each GPU and what they hold, in the inventory's order.
     pub holders: Vec<Vec<Holder>>,
     /// The error that [`Store::reserve`] would return.
     pub error: Option<fgpu_spec::Error>,
@@ -42,7 +42,7 @@ impl Ask<'_> {
     }
 }
 
-/// What a look at the leases came to.
+/// The result of one attempt with the lock held.
 pub(crate) enum Attempt {
     Done(Box<Lease>),
     Refused(Refused),

@@ -9,7 +9,7 @@ use crate::place::place;
 use crate::refusal::Case;
 use crate::{Change, Lease, Rules, Store, queue, refusal};
 
-/// What a look came to.
+/// The result of one attempt with the lock held.
 enum Attempt {
     /// The lease before and now.
     Done(Option<Box<[Lease; 2]>>),

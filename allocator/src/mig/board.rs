@@ -16,14 +16,14 @@ pub struct Slot {
     pub holder: SlotHolder,
 }
 
-/// Who has a place on a GPU.
+/// The holder of a place on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotHolder {
     /// A lease.
     Lease,
     /// Nobody: an instance of ours that is kept for the next request.
     Kept,
-    /// The administrator, who lets us use this instance, and nobody uses it.
+    /// The administrator. We may use this instance, and nobody uses it now.
     Idle(MigInstance),
     /// The administrator.
     Other,

@@ -1,11 +1,12 @@
-//! Who may go before whom. A function of its arguments.
+//! Which waiter may go before which. A function of its arguments.
 //!
 //! A request may be granted before one that waits ahead of it if it cannot delay it, in whatever order the
 //! containers that run now may end. For each GPU on which it would get a share, one of these must hold:
 //!
 //! 1. The one ahead could not use the GPU, even if it were empty.
 //! 2. The one ahead would fit there now, with the share granted. (It wants several GPUs and lacks others.)
-//! 3. The one ahead does not fit there now, but with the share granted the end of *any single* container on the GPU makes
+//! 3. The one ahead does not fit there now, but with the share granted the end of *any single* container on
+//! the GPU makes
 //!    room for it. So whichever ends first, it does not miss it.
 //!
 //! On a GPU in MIG mode room is a place, so there it is asked of each place that the one ahead could get,

@@ -1,4 +1,4 @@
-//! What the store does with the queue.
+//! Places in the queue: taking one, leaving it, cancelling it, and dropping those of the dead.
 
 use std::collections::HashSet;
 

@@ -24,8 +24,8 @@ const WAKE: u8 = b'!';
 /// The wait is over: somebody ended it.
 const CANCEL: u8 = b'x';
 
-/// A place in the queue, or none yet. It is given back by [`crate::WaitQueue::leave`], by a grant, or by the end
-/// of the process.
+/// A place in the queue, or none yet. It is given back by [`crate::WaitQueue::leave`], by a grant, or by the
+/// end of the process.
 #[derive(Debug)]
 pub struct Ticket {
     /// The waiter.

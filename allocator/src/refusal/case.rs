@@ -13,7 +13,7 @@ pub(crate) struct Case<'a> {
     pub(crate) request: &'a Request,
     pub(crate) rules: &'a Rules,
     pub(crate) inventory: &'a Inventory,
-    /// Who holds what, per GPU in the inventory's order.
+    /// The holders of each GPU and what they hold, in the inventory's order.
     pub(crate) holders: &'a [Vec<Holder>],
     /// What lies on each GPU in MIG mode, in the inventory's order.
     pub(crate) slots: &'a [Vec<Slot>],

@@ -17,7 +17,7 @@ fn memory_slices(placement: MigPlacement) -> String {
     }
 }
 
-/// The error of a request that gets no slice: who holds what, and what would fit.
+/// The error of a request that gets no slice: the holders, what they hold, and what would fit.
 pub(super) fn refusal(refusal: &Refusal, case: &Case<'_>) -> String {
     let Case { decision, request, inventory, holders, slots, .. } = *case;
     let text = &request.text;

@@ -50,7 +50,7 @@ const ALL: [Operation; 9] = [
 struct Scene {
     dir: tempfile::TempDir,
     store: Store,
-    /// Who holds `ours`.
+    /// The holder of `ours`.
     me: Process,
     ours: Option<Nonce>,
     dead: Option<Nonce>,
@@ -137,7 +137,7 @@ impl Scene {
         let swept = set(&[("ours", false)]);
         let now = self.state();
         match done {
-            // One of whom it cannot be told whether he lives keeps his lease.
+            // A holder whose life is undetermined keeps its lease.
             Some(true)
                 if matches!(operation, Operation::Join | Operation::Reconcile | Operation::Rebuild) =>
             {

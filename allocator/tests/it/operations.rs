@@ -114,7 +114,7 @@ fn idempotent_calls_do_not_touch_the_file() {
 }
 
 #[test]
-fn who_may_read_and_who_may_lock() {
+fn permissions_to_read_and_to_lock() {
     let node = Node::new();
     reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
     reserve(&node.store, 1, 250_000, &claim("b", node.spawn())).unwrap();

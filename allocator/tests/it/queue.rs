@@ -1,4 +1,4 @@
-//! The queue, step by step: who is granted what, who is woken, who is told what.
+//! The queue, step by step: grants, wake-ups and messages.
 
 use std::io::Write;
 use std::sync::RwLockReadGuard;
@@ -122,7 +122,7 @@ fn the_first_is_served_first_and_one_process_is_woken_per_grant() {
         let mut first = waiters.remove(0);
         assert!(waiters.iter_mut().all(|other| !bench.granted(other)), "no later one gets it");
         assert!(wakes(&mut first) && bench.granted(&mut first));
-        // Whoever is granted something wakes the next, who finds nothing.
+        // A waiter that is granted something wakes the next one, which finds nothing.
         assert!(waiters.first_mut().is_none_or(|next| wakes(next) && !bench.granted(next)));
     }
 }
@@ -172,7 +172,7 @@ fn a_later_one_passes_only_where_it_cannot_delay() {
 }
 
 #[test]
-fn who_cannot_use_a_gpu_does_not_hold_it_up() {
+fn a_waiter_that_cannot_use_a_gpu_does_not_hold_it_up() {
     let bench = Bench::new(2);
     let on_0 = bench.holds("on-0", 1_000_000);
     let on_1 = bench.holds("on-1", 1_000_000);
@@ -198,7 +198,7 @@ fn the_dead_leave_the_queue() {
         // The kernel closes what it had open.
         drop(waiter);
     }
-    assert_eq!(bench.order(), ["living"], "nobody is shown who does not wait");
+    assert_eq!(bench.order(), ["living"], "only waiters are listed");
     bench.release(&whole);
     assert!(wakes(&mut living), "the first that lives is woken");
     assert!(bench.granted(&mut living));
@@ -209,7 +209,7 @@ fn the_dead_leave_the_queue() {
 }
 
 #[test]
-fn who_gives_up_lets_the_next_go() {
+fn a_waiter_that_gives_up_lets_the_next_go() {
     let bench = Bench::new(1);
     bench.holds("half", 500_000);
     let mut whole = bench.queue("whole", fraction(1_000_000));
@@ -234,7 +234,7 @@ fn a_killed_container_frees_its_place_by_name() {
 }
 
 #[test]
-fn who_is_cancelled_is_told_and_lets_the_next_go() {
+fn a_cancelled_waiter_is_told_and_lets_the_next_go() {
     let bench = Bench::new(1);
     bench.holds("half", 500_000);
     let mut whole = bench.queue("whole", fraction(1_000_000));
@@ -252,7 +252,7 @@ fn who_is_cancelled_is_told_and_lets_the_next_go() {
 
 /// It is in the middle of a look when it is cancelled: its pipe says so, though it has not read it yet.
 #[test]
-fn who_finds_its_place_gone_looks_why() {
+fn a_waiter_whose_place_is_gone_looks_why() {
     let bench = Bench::new(1);
     let whole = bench.holds("whole", 1_000_000);
     let mut waiter = bench.queue("waiter", fraction(500_000));
@@ -290,13 +290,13 @@ fn the_wait_of_a_container_ends_when_it_is_deleted() {
 
 /// Ctrl-Z: it could take nothing, its own time does not run out, and everybody behind it would wait for it.
 #[test]
-fn who_is_stopped_holds_up_nobody() {
+fn a_stopped_waiter_holds_up_nobody() {
     assert_holds_up_nobody(Node::stop);
 }
 
 /// `systemctl freeze`.
 #[test]
-fn who_is_frozen_holds_up_nobody() {
+fn a_frozen_waiter_holds_up_nobody() {
     assert_holds_up_nobody(Node::freeze);
 }
 

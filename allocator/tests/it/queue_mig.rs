@@ -1,4 +1,5 @@
-//! The queue on a node with GPUs in MIG mode: who waits for slices holds up nobody who takes nothing from it.
+//! The queue on a node with GPUs in MIG mode: a waiter for slices holds up no request that takes none of
+//! them.
 
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ fn what_only_slices_could_serve_waits_for_them() {
 }
 
 #[test]
-fn who_waits_for_a_slice_leaves_the_other_gpus_alone() {
+fn a_waiter_for_a_slice_leaves_the_other_gpus_alone() {
     let bench = Bench::new(1, 1);
     bench.take("slice", &slice("1g.10gb")).unwrap();
     bench.queue("whole", slice("7g.80gb"));
@@ -79,7 +80,7 @@ fn who_waits_for_a_slice_leaves_the_other_gpus_alone() {
 }
 
 #[test]
-fn who_waits_for_a_share_leaves_slices_alone() {
+fn a_waiter_for_a_share_leaves_slices_alone() {
     let bench = Bench::new(1, 1);
     bench.take("share", &share(500_000)).unwrap();
     bench.queue("whole", share(1_000_000));
@@ -112,7 +113,7 @@ fn a_slice_is_put_where_it_delays_nobody_ahead() {
     bench.take("third", &slice("1g.10gb")).unwrap();
     bench.queue("waits", slice("4g.40gb"));
     bench.release(&first);
-    // The places from 0 to 3 are the waiting one's, who takes them in a moment.
+    // The places from 0 to 3 are for the waiter, which takes them in a moment.
     let passes = bench.take("passes", &slice("1g.10gb")).expect("there is a place that is not");
     assert!((4..6).contains(&start(&passes)), "{passes:?}");
     assert!(bench.take("delays", &slice("1g.10gb")).is_err());
@@ -134,7 +135,8 @@ fn a_cap_counts_slices_that_are_waited_for() {
     assert!(bench.granted(&mut waits));
 }
 
-/// It may go any moment, or never: who waits for its place is passed, but not for ever.
+/// An instance of the administrator's may go any moment, or never: a waiter for its place is passed, but not
+/// for ever.
 #[test]
 fn a_place_below_the_administrators_instance_is_kept_free_only_for_so_long() {
     let bench = Bench::new(1, 0);

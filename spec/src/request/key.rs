@@ -248,10 +248,10 @@ impl<'a> Asked<'a> {
     pub(super) fn text(&self) -> String {
         let mut written: Vec<String> = Vec::new();
         for key in self.values.keys() {
-            let shown = self.escape_for_display(*key);
+            let escaped = self.escape_for_display(*key);
             // One word of another system's may say several things.
-            if !written.contains(&shown) {
-                written.push(shown);
+            if !written.contains(&escaped) {
+                written.push(escaped);
             }
         }
         written.join(" ")

@@ -273,7 +273,7 @@ fn filter(
     read: impl Fn(&str) -> Result<Filter, number::Reason>,
 ) -> Result<Filter, Error> {
     let filter = value(asked, key, read)?.unwrap_or_default();
-    match word::torn(&filter) {
+    match word::contradictory(&filter) {
         None => Ok(filter),
         Some(entry) => Err(Error::new(
             Code::Conflict,

@@ -210,7 +210,7 @@ pub(super) fn model(text: &str) -> Result<Filter, Reason> {
 }
 
 /// The entry of a filter that is both wanted and excluded, if there is one.
-pub(super) fn torn(filter: &Filter) -> Option<&str> {
+pub(super) fn contradictory(filter: &Filter) -> Option<&str> {
     filter.any.iter().find(|wanted| filter.not.contains(wanted)).map(String::as_str)
 }
 
@@ -353,7 +353,7 @@ mod tests {
         for text in ["", ",", "A100,", "A!100", "A\n100", "\u{e9}", &"x".repeat(65)] {
             assert!(model(text).is_err(), "{text}");
         }
-        assert_eq!(torn(&model("A100,!a100").unwrap()), Some("a100"));
-        assert_eq!(torn(&model("A100,!T4").unwrap()), None);
+        assert_eq!(contradictory(&model("A100,!a100").unwrap()), Some("a100"));
+        assert_eq!(contradictory(&model("A100,!T4").unwrap()), None);
     }
 }

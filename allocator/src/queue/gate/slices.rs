@@ -1,4 +1,5 @@
-//! Who may go before whom on a GPU in MIG mode, where it matters what lies where and not how much is left.
+//! Which waiter may go before which on a GPU in MIG mode. The places of slices matter there, not how much is
+//! left.
 //!
 //! A place that the one ahead could get is free once those slices are gone that lie on it. The most that can
 //! lie elsewhere by then is all the others. If there is a place for the one ahead then, with the new slices

@@ -18,7 +18,7 @@ fn mounts_of_the_container_itself_stay_below_ours() {
 }
 
 #[test]
-fn who_may_change_mounts_is_told_by_capabilities_and_namespaces() {
+fn capabilities_and_namespaces_tell_whether_mounts_can_be_changed() {
     let may = |bounding: Value, namespaces: Value| {
         let config = json!({"process": {"capabilities": {"bounding": bounding, "effective": ["CAP_SYS_ADMIN"]}},
                             "linux": {"namespaces": namespaces}});
