@@ -9,9 +9,8 @@ use core::ffi::c_uint;
 
 use fgpu_quota_core::allocations::Kind;
 
-use crate::driver::{Array3dDescriptor, ArrayDescriptor, Object, Result};
-use crate::wrapped::real;
-use crate::{place, reserve};
+use crate::driver::{Array3dDescriptor, ArrayDescriptor, Object, Result, SUCCESS};
+use crate::{bind, place, reserve};
 
 /// `CUDA_ARRAY3D_LAYERED`: `depth` is a number of layers, which do not shrink from level to level.
 const LAYERED: c_uint = 0x01;
@@ -26,7 +25,7 @@ const TILE_HEIGHT: u64 = 8;
 
 /// The size of an array's elements and its dimensions.
 #[derive(Clone, Copy)]
-struct Shape {
+pub(crate) struct Shape {
     bits: u64,
     width: u64,
     height: u64,
@@ -82,15 +81,20 @@ impl Shape {
     }
 }
 
-impl<T: Copy + TryInto<u64>> ArrayDescriptor<T> {
-    fn shape(&self) -> Shape {
+/// A descriptor of an array, of either number of dimensions and with sizes of either width.
+pub(crate) trait Describe {
+    /// `None`: the array takes no memory.
+    fn shape(&self) -> Option<Shape>;
+}
+
+impl<T: Copy + TryInto<u64>> Describe for ArrayDescriptor<T> {
+    fn shape(&self) -> Option<Shape> {
         let bits = bits(self.format, self.channels);
-        Shape { bits, width: wide(self.width), height: wide(self.height), depth: 0, layered: false }
+        Some(Shape { bits, width: wide(self.width), height: wide(self.height), depth: 0, layered: false })
     }
 }
 
-impl<T: Copy + TryInto<u64>> Array3dDescriptor<T> {
-    /// `None`: it takes no memory.
+impl<T: Copy + TryInto<u64>> Describe for Array3dDescriptor<T> {
     fn shape(&self) -> Option<Shape> {
         let shape = Shape {
             bits: bits(self.format, self.channels),
@@ -107,90 +111,29 @@ fn wide<T: TryInto<u64>>(size: T) -> u64 {
     size.try_into().unwrap_or(u64::MAX)
 }
 
+/// Makes an array of so many levels.
+///
 /// # Safety
-/// If `call` succeeds, it has written `array`.
-unsafe fn make(array: *mut Object, bytes: Option<u64>, call: impl FnOnce() -> Result) -> Result {
+/// `descriptor` is null or valid. If `call` succeeds, it has written `array`.
+pub(crate) unsafe fn create<D: Describe>(
+    array: *mut Object,
+    descriptor: *const D,
+    levels: c_uint,
+    call: impl FnOnce() -> Result,
+) -> Result {
+    // SAFETY: the caller's promise.
+    let shape = unsafe { descriptor.as_ref() }.and_then(D::shape);
+    let bytes = shape.map_or(0, |shape| shape.levels(levels));
     let key = |array: Object| array as u64;
     // SAFETY: the caller's promise.
-    unsafe { reserve::allocate(array, bytes.unwrap_or(0), Kind::Array, key, place::of_context, call) }
+    unsafe { reserve::allocate(array, bytes, Kind::Array, key, place::of_context, call) }
 }
 
-/// # Safety
-/// As `cuArrayCreate_v2`.
-pub(crate) unsafe fn create(array: *mut Object, descriptor: *const ArrayDescriptor<usize>) -> Result {
-    // SAFETY: null, or the application's structure; the driver writes the array if it succeeds.
-    unsafe {
-        let bytes = descriptor.as_ref().map(|descriptor| descriptor.shape().bytes());
-        make(array, bytes, || real::cuArrayCreate_v2(array, descriptor))
-    }
-}
-
-/// # Safety
-/// As `cuArrayCreate`.
-pub(crate) unsafe fn create_32(array: *mut Object, descriptor: *const ArrayDescriptor<c_uint>) -> Result {
-    // SAFETY: null, or the application's structure; the driver writes the array if it succeeds.
-    unsafe {
-        let bytes = descriptor.as_ref().map(|descriptor| descriptor.shape().bytes());
-        make(array, bytes, || real::cuArrayCreate(array, descriptor))
-    }
-}
-
-/// # Safety
-/// As `cuArray3DCreate_v2`.
-pub(crate) unsafe fn create_3d(array: *mut Object, descriptor: *const Array3dDescriptor<usize>) -> Result {
-    // SAFETY: null, or the application's structure; the driver writes the array if it succeeds.
-    unsafe {
-        let bytes = descriptor.as_ref().and_then(Array3dDescriptor::shape).map(Shape::bytes);
-        make(array, bytes, || real::cuArray3DCreate_v2(array, descriptor))
-    }
-}
-
-/// # Safety
-/// As `cuArray3DCreate`.
-pub(crate) unsafe fn create_3d_32(
-    array: *mut Object,
-    descriptor: *const Array3dDescriptor<c_uint>,
-) -> Result {
-    // SAFETY: null, or the application's structure; the driver writes the array if it succeeds.
-    unsafe {
-        let bytes = descriptor.as_ref().and_then(Array3dDescriptor::shape).map(Shape::bytes);
-        make(array, bytes, || real::cuArray3DCreate(array, descriptor))
-    }
-}
-
-/// # Safety
-/// As `cuMipmappedArrayCreate`.
-pub(crate) unsafe fn create_mipmapped(
-    array: *mut Object,
-    descriptor: *const Array3dDescriptor<usize>,
-    levels: c_uint,
-) -> Result {
-    // SAFETY: null, or the application's structure; the driver writes the array if it succeeds.
-    unsafe {
-        let shape = descriptor.as_ref().and_then(Array3dDescriptor::shape);
-        let bytes = shape.map(|shape| shape.levels(levels));
-        make(array, bytes, || real::cuMipmappedArrayCreate(array, descriptor, levels))
-    }
-}
-
-/// # Safety
-/// As `cuArrayDestroy`.
-pub(crate) unsafe fn destroy(array: Object) -> Result {
-    // SAFETY: the caller's promise.
-    ended(array, || unsafe { real::cuArrayDestroy(array) })
-}
-
-/// # Safety
-/// As `cuMipmappedArrayDestroy`.
-pub(crate) unsafe fn destroy_mipmapped(array: Object) -> Result {
-    // SAFETY: the caller's promise.
-    ended(array, || unsafe { real::cuMipmappedArrayDestroy(array) })
-}
-
-fn ended(array: Object, call: impl FnOnce() -> Result) -> Result {
+/// The end of an array.
+pub(crate) fn destroy(array: Object, call: impl FnOnce() -> Result) -> Result {
     let (result, _) = reserve::give_back(Kind::Array, array as u64, call);
-    if result == crate::driver::SUCCESS {
-        crate::bind::end(array as u64);
+    if result == SUCCESS {
+        bind::end(array as u64);
     }
     result
 }

@@ -1,18 +1,17 @@
 //! Memory of handles that lives on because it is bound somewhere: in a multicast object, or in a sparse array.
 //!
-//! A binding holds its block as a mapping does ([`vmm`](crate::vmm)). A multicast object has no memory of its own,
+//! A binding holds its block as a mapping does ([`block`]). A multicast object has no memory of its own,
 //! and gives back what is bound in it when it is unbound or the object ends. What is mapped into a sparse array is
 //! held until the array ends, though the driver may let go of it sooner: the same tiles can be mapped over, in
 //! parts and in stream order, which nobody can follow from outside.
 
-use core::ffi::{c_uint, c_ulonglong};
+use core::ffi::c_uint;
 
 use fgpu_quota_core::allocations::{Entry, Kind};
 use fgpu_quota_core::process::Process;
 
-use crate::driver::{ArrayMapping, Device, Handle, MAP, Pointer, Result, SUCCESS, Stream};
-use crate::vmm;
-use crate::wrapped::real;
+use crate::block::{self, MAPPING};
+use crate::driver::{ArrayMapping, Device, Handle, MAP, Pointer, Result, SUCCESS};
 
 /// A key for a place: mixed, so that two places of one object have different ones.
 fn key(owner: u64, device: u64, offset: u64) -> u64 {
@@ -20,28 +19,28 @@ fn key(owner: u64, device: u64, offset: u64) -> u64 {
     mix(mix(mix(0, owner), device), offset)
 }
 
-/// The block behind a handle, or under an address.
-enum Of {
+/// Where the memory that is bound comes from.
+pub(crate) enum Source {
     Handle(Handle),
     Address(Pointer),
 }
 
+/// Before CUDA 13.1 a binding says no device: the memory's.
+const ITS_OWN: u64 = u64::MAX;
+
 /// Holds a block for a place in `owner`.
-fn bind(result: Result, owner: u64, device: u64, offset: u64, of: Of) -> Result {
-    let Some(process) = Process::registered().filter(|_| result == SUCCESS) else { return result };
+fn bind(process: &Process, owner: u64, device: u64, offset: u64, source: Source) {
     let mut table = process.allocations.lock();
-    let block = match of {
-        Of::Handle(handle) => table.get_mut(Kind::Handle, handle).map(|entry| entry.link),
-        Of::Address(address) => vmm::block_at(&table, address),
+    let block = match source {
+        Source::Handle(handle) => block::of_handle(&mut table, handle),
+        Source::Address(address) => block::block_at(&table, address),
     };
     let key = key(owner, device, offset);
-    let Some(block) = block.filter(|_| table.get_mut(Kind::Binding, key).is_none()) else { return result };
-    if let Some(entry) = table.get_mut(Kind::Block, block) {
-        entry.link = entry.link.wrapping_add(vmm::MAPPING);
-        let gpu = entry.gpu;
+    if let Some(block) = block.filter(|_| table.get_mut(Kind::Binding, key).is_none())
+        && let Some(gpu) = block::hold(&mut table, block, MAPPING)
+    {
         table.insert(Entry { key, kind: Kind::Binding, gpu, bytes: 0, link: block, owner });
     }
-    result
 }
 
 /// Lets go of all that is bound in `owner`, which has ended.
@@ -52,113 +51,56 @@ pub(crate) fn end(owner: u64) {
         let Some(binding) = table.find(Kind::Binding, |entry| entry.owner == owner) else { break };
         table.remove(Kind::Binding, binding.key);
         drop(table);
-        vmm::drop_from(process, binding.link, vmm::MAPPING);
+        block::drop_from(process, binding.link, MAPPING);
     }
 }
 
-/// Before CUDA 13.1 a binding says no device: the memory's.
-const ITS_OWN: u64 = u64::MAX;
-
-/// # Safety
-/// As `cuMulticastBindMem`.
-pub(crate) unsafe fn memory(
+/// Binds memory in a multicast object.
+pub(crate) fn multicast(
     object: Handle,
+    device: Option<Device>,
     offset: usize,
-    handle: Handle,
-    from: usize,
-    bytes: usize,
-    flags: c_ulonglong,
+    source: Source,
+    call: impl FnOnce() -> Result,
 ) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMulticastBindMem(object, offset, handle, from, bytes, flags) };
-    bind(result, object, ITS_OWN, offset as u64, Of::Handle(handle))
+    let result = call();
+    if let Some(process) = Process::registered().filter(|_| result == SUCCESS) {
+        bind(process, object, device.map_or(ITS_OWN, |device| device as u64), offset as u64, source);
+    }
+    result
 }
 
-/// # Safety
-/// As `cuMulticastBindMem_v2`.
-pub(crate) unsafe fn memory_v2(
-    object: Handle,
-    device: Device,
-    offset: usize,
-    handle: Handle,
-    from: usize,
-    bytes: usize,
-    flags: c_ulonglong,
-) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMulticastBindMem_v2(object, device, offset, handle, from, bytes, flags) };
-    bind(result, object, device as u64, offset as u64, Of::Handle(handle))
-}
-
-/// # Safety
-/// As `cuMulticastBindAddr`.
-pub(crate) unsafe fn address(
-    object: Handle,
-    offset: usize,
-    pointer: Pointer,
-    bytes: usize,
-    flags: c_ulonglong,
-) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMulticastBindAddr(object, offset, pointer, bytes, flags) };
-    bind(result, object, ITS_OWN, offset as u64, Of::Address(pointer))
-}
-
-/// # Safety
-/// As `cuMulticastBindAddr_v2`.
-pub(crate) unsafe fn address_v2(
-    object: Handle,
-    device: Device,
-    offset: usize,
-    pointer: Pointer,
-    bytes: usize,
-    flags: c_ulonglong,
-) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMulticastBindAddr_v2(object, device, offset, pointer, bytes, flags) };
-    bind(result, object, device as u64, offset as u64, Of::Address(pointer))
-}
-
-/// # Safety
-/// As `cuMulticastUnbind`.
-pub(crate) unsafe fn unbind(object: Handle, device: Device, offset: usize, bytes: usize) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMulticastUnbind(object, device, offset, bytes) };
+/// Unbinds memory from a multicast object.
+pub(crate) fn unbind(object: Handle, device: Device, offset: usize, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     let Some(process) = Process::registered().filter(|_| result == SUCCESS) else { return result };
     for device in [device as u64, ITS_OWN] {
         let binding = process.allocations.lock().remove(Kind::Binding, key(object, device, offset as u64));
         if let Some(binding) = binding {
-            vmm::drop_from(process, binding.link, vmm::MAPPING);
+            block::drop_from(process, binding.link, MAPPING);
             break;
         }
     }
     result
 }
 
+/// Maps memory into sparse arrays.
+///
 /// # Safety
-/// As `cuMemMapArrayAsync`.
-pub(crate) unsafe fn tiles(list: *mut ArrayMapping, count: c_uint, stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { mapped(real::cuMemMapArrayAsync(list, count, stream), list, count) }
-}
-
-/// # Safety
-/// As `cuMemMapArrayAsync_ptsz`.
-pub(crate) unsafe fn tiles_ptsz(list: *mut ArrayMapping, count: c_uint, stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { mapped(real::cuMemMapArrayAsync_ptsz(list, count, stream), list, count) }
-}
-
-/// # Safety
-/// If `result` is success, `list` has `count` entries.
-unsafe fn mapped(result: Result, list: *mut ArrayMapping, count: c_uint) -> Result {
-    if result != SUCCESS || list.is_null() {
+/// If `call` succeeds, `list` is null or has `count` entries.
+pub(crate) unsafe fn tiles(
+    list: *const ArrayMapping,
+    count: c_uint,
+    call: impl FnOnce() -> Result,
+) -> Result {
+    let result = call();
+    let Some(process) = Process::registered().filter(|_| result == SUCCESS && !list.is_null()) else {
         return result;
-    }
+    };
     // SAFETY: the caller's promise.
     for mapping in unsafe { core::slice::from_raw_parts(list, count as usize) } {
         if mapping.operation == MAP {
-            bind(result, mapping.resource, ITS_OWN, mapping.handle, Of::Handle(mapping.handle));
+            bind(process, mapping.resource, ITS_OWN, mapping.handle, Source::Handle(mapping.handle));
         }
     }
     result

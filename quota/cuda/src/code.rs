@@ -5,24 +5,27 @@
 //! once per function, and counts with the context. A launch cannot be undone: what it turned out to take counts
 //! even above the limit, and the next allocation is refused for it. A load is undone.
 
-#![expect(clippy::too_many_arguments, reason = "the driver's functions have so many")]
-
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::c_char;
 
 use fgpu_quota_core::allocations::{Entry, Kind};
 use fgpu_quota_core::process::Process;
 
-use crate::driver::{OUT_OF_MEMORY, Object, Pointer, Result, SUCCESS};
+use crate::driver::{OUT_OF_MEMORY, Object, Result, SUCCESS};
 use crate::measure::{self, PIECE};
-use crate::wrapped::real;
 use crate::{place, reserve};
 
 /// More than code mostly takes. So much is believed when it was seen twice: it may be a neighbour's.
 const MUCH: u64 = 32 << 20;
 
+/// Loads code, which `undo` unloads.
+///
 /// # Safety
 /// If `call` succeeds, it has written `out`.
-unsafe fn load(out: *mut Object, call: impl Fn() -> Result, undo: unsafe fn(Object) -> Result) -> Result {
+pub(crate) unsafe fn load(
+    out: *mut Object,
+    undo: unsafe fn(Object) -> Result,
+    call: impl Fn() -> Result,
+) -> Result {
     let (mut result, mut taken) = measure::around(&call);
     if result == SUCCESS && taken > MUCH && !out.is_null() {
         // SAFETY: the application has not seen it.
@@ -49,7 +52,8 @@ unsafe fn load(out: *mut Object, call: impl Fn() -> Result, undo: unsafe fn(Obje
     result
 }
 
-fn unload(code: Object, call: impl FnOnce() -> Result) -> Result {
+/// Unloads code.
+pub(crate) fn unload(code: Object, call: impl FnOnce() -> Result) -> Result {
     let Some(process) = Process::registered() else { return call() };
     let entry = process.allocations.lock().remove(Kind::Code, code as u64);
     let (result, freed) = measure::given_back(call);
@@ -100,201 +104,16 @@ pub(crate) fn late(most: impl FnOnce() -> u64, call: impl FnOnce() -> Result) ->
     result
 }
 
-/// A call that asks for something in code that may not be loaded yet, by something that was not seen before.
-fn first(what: u64, call: impl FnOnce() -> Result) -> Result {
+/// A call that asks for something in code, which the driver may load at the first such call. `what` names the code.
+pub(crate) fn first_use(what: u64, call: impl FnOnce() -> Result) -> Result {
     match Process::registered() {
         Some(process) if !process.see(what | 1) => late(|| PIECE, call),
         _ => call(),
     }
 }
 
-/// # Safety
-/// As `cuModuleLoad`.
-pub(crate) unsafe fn module_load(module: *mut Object, path: *const c_char) -> Result {
-    // SAFETY: the driver writes the module if it succeeds.
-    unsafe { load(module, || real::cuModuleLoad(module, path), real::cuModuleUnload) }
-}
-
-/// # Safety
-/// As `cuModuleLoadData`.
-pub(crate) unsafe fn module_load_data(module: *mut Object, image: *const c_void) -> Result {
-    // SAFETY: the driver writes the module if it succeeds.
-    unsafe { load(module, || real::cuModuleLoadData(module, image), real::cuModuleUnload) }
-}
-
-/// # Safety
-/// As `cuModuleLoadDataEx`.
-pub(crate) unsafe fn module_load_data_ex(
-    module: *mut Object,
-    image: *const c_void,
-    count: c_uint,
-    options: *mut c_int,
-    values: *mut *mut c_void,
-) -> Result {
-    // SAFETY: the driver writes the module if it succeeds.
-    unsafe {
-        load(module, || real::cuModuleLoadDataEx(module, image, count, options, values), real::cuModuleUnload)
-    }
-}
-
-/// # Safety
-/// As `cuModuleLoadFatBinary`.
-pub(crate) unsafe fn module_load_fat(module: *mut Object, image: *const c_void) -> Result {
-    // SAFETY: the driver writes the module if it succeeds.
-    unsafe { load(module, || real::cuModuleLoadFatBinary(module, image), real::cuModuleUnload) }
-}
-
-/// # Safety
-/// As `cuModuleUnload`.
-pub(crate) unsafe fn module_unload(module: Object) -> Result {
-    // SAFETY: the caller's promise.
-    unload(module, || unsafe { real::cuModuleUnload(module) })
-}
-
-/// # Safety
-/// As `cuModuleGetFunction`.
-pub(crate) unsafe fn module_function(function: *mut Object, module: Object, name: *const c_char) -> Result {
-    // Every name may be another function, and many are asked for but once.
-    // SAFETY: the caller's promise.
-    first((module as u64).rotate_left(20) ^ name as u64, || unsafe {
-        real::cuModuleGetFunction(function, module, name)
-    })
-}
-
-/// # Safety
-/// As `cuModuleGetGlobal_v2`.
-pub(crate) unsafe fn module_global(
-    pointer: *mut Pointer,
-    bytes: *mut usize,
-    module: Object,
-    name: *const c_char,
-) -> Result {
-    // SAFETY: the caller's promise.
-    first(module as u64, || unsafe { real::cuModuleGetGlobal_v2(pointer, bytes, module, name) })
-}
-
-/// # Safety
-/// As `cuLibraryLoadData`.
-pub(crate) unsafe fn library_load_data(
-    library: *mut Object,
-    code: *const c_void,
-    options: *mut c_int,
-    values: *mut *mut c_void,
-    count: c_uint,
-    library_options: *mut c_int,
-    library_values: *mut *mut c_void,
-    library_count: c_uint,
-) -> Result {
-    // SAFETY: the driver writes the library if it succeeds.
-    unsafe {
-        load(
-            library,
-            || {
-                real::cuLibraryLoadData(
-                    library,
-                    code,
-                    options,
-                    values,
-                    count,
-                    library_options,
-                    library_values,
-                    library_count,
-                )
-            },
-            real::cuLibraryUnload,
-        )
-    }
-}
-
-/// # Safety
-/// As `cuLibraryLoadFromFile`.
-pub(crate) unsafe fn library_load_file(
-    library: *mut Object,
-    path: *const c_char,
-    options: *mut c_int,
-    values: *mut *mut c_void,
-    count: c_uint,
-    library_options: *mut c_int,
-    library_values: *mut *mut c_void,
-    library_count: c_uint,
-) -> Result {
-    // SAFETY: the driver writes the library if it succeeds.
-    unsafe {
-        load(
-            library,
-            || {
-                real::cuLibraryLoadFromFile(
-                    library,
-                    path,
-                    options,
-                    values,
-                    count,
-                    library_options,
-                    library_values,
-                    library_count,
-                )
-            },
-            real::cuLibraryUnload,
-        )
-    }
-}
-
-/// # Safety
-/// As `cuLibraryUnload`.
-pub(crate) unsafe fn library_unload(library: Object) -> Result {
-    // SAFETY: the caller's promise.
-    unload(library, || unsafe { real::cuLibraryUnload(library) })
-}
-
-/// # Safety
-/// As `cuLibraryGetModule`.
-pub(crate) unsafe fn library_module(module: *mut Object, library: Object) -> Result {
-    // SAFETY: the caller's promise.
-    first(library as u64, || unsafe { real::cuLibraryGetModule(module, library) })
-}
-
-/// # Safety
-/// As `cuLibraryGetGlobal`.
-pub(crate) unsafe fn library_global(
-    pointer: *mut Pointer,
-    bytes: *mut usize,
-    library: Object,
-    name: *const c_char,
-) -> Result {
-    // SAFETY: the caller's promise.
-    first(library as u64, || unsafe { real::cuLibraryGetGlobal(pointer, bytes, library, name) })
-}
-
-/// # Safety
-/// As `cuLibraryGetManaged`.
-pub(crate) unsafe fn library_managed(
-    pointer: *mut Pointer,
-    bytes: *mut usize,
-    library: Object,
-    name: *const c_char,
-) -> Result {
-    // SAFETY: the caller's promise.
-    first(library as u64, || unsafe { real::cuLibraryGetManaged(pointer, bytes, library, name) })
-}
-
-/// # Safety
-/// As `cuKernelGetFunction`.
-pub(crate) unsafe fn kernel_function(function: *mut Object, kernel: Object) -> Result {
-    // SAFETY: the caller's promise.
-    first(kernel as u64, || unsafe { real::cuKernelGetFunction(function, kernel) })
-}
-
-/// # Safety
-/// As `cuFuncLoad`.
-pub(crate) unsafe fn function_load(function: Object) -> Result {
-    // SAFETY: the caller's promise.
-    first(function as u64, || unsafe { real::cuFuncLoad(function) })
-}
-
-/// # Safety
-/// As `cuLinkComplete`.
-pub(crate) unsafe fn link(state: Object, image: *mut *mut c_void, bytes: *mut usize) -> Result {
-    // What it makes is in the host's memory until it is loaded; a linker that does otherwise is seen.
-    // SAFETY: the caller's promise.
-    late(|| PIECE, || unsafe { real::cuLinkComplete(state, image, bytes) })
+/// What [`first_use`] is told of a function that is asked for by name. Every name may be another function, and many are
+/// asked for only once.
+pub(crate) fn function_key(module: Object, name: *const c_char) -> u64 {
+    (module as u64).rotate_left(20) ^ name as u64
 }

@@ -18,13 +18,11 @@ use fgpu_quota_core::process::Process;
 use fgpu_quota_core::{clock, sys};
 use fgpu_wire::limits::COMPUTE_OFF;
 
-use crate::driver::{Context, NOT_READY, Object, Result, SUCCESS, Stream};
-use crate::place;
-use crate::wrapped::real;
+use crate::driver::{
+    Context, DefaultStream, LEGACY_STREAM, NOT_READY, Object, PER_THREAD_STREAM, Result, SUCCESS, Stream,
+};
+use crate::{place, real};
 
-/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
-const LEGACY: usize = 1;
-const PER_THREAD: usize = 2;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
 /// GPUs of one launch.
@@ -32,20 +30,20 @@ const MANY: usize = 64;
 /// `CU_EVENT_DEFAULT`: with timing.
 const TIMED: c_uint = 0;
 
-/// The stream of a call; `own` says that its default stream is the thread's (`_ptsz`).
-pub(crate) fn stream(stream: Stream, own: bool) -> Where {
-    match stream as usize {
-        0 if own => Where::OwnThread,
-        0 => Where::Shared(LEGACY),
-        PER_THREAD => Where::OwnThread,
-        handle => Where::Shared(handle),
+/// The stream of a call.
+#[inline]
+pub(crate) fn stream(stream: Stream, default: DefaultStream) -> Where {
+    match (stream as usize, default) {
+        (0, DefaultStream::Legacy) => Where::Shared(LEGACY_STREAM),
+        (0, DefaultStream::PerThread) | (PER_THREAD_STREAM, _) => Where::OwnThread,
+        (handle, _) => Where::Shared(handle),
     }
 }
 
 fn handle(stream: Where) -> Stream {
     let number = match stream {
-        Where::OwnThread => PER_THREAD,
-        Where::Shared(number) if number <= PER_THREAD => LEGACY,
+        Where::OwnThread => PER_THREAD_STREAM,
+        Where::Shared(number) if number <= PER_THREAD_STREAM => LEGACY_STREAM,
         Where::Shared(number) => number,
     };
     number as Stream
@@ -269,7 +267,7 @@ pub(crate) fn launch_many(
             if unsafe { real::cuStreamGetCtx(handle, &raw mut context) } == SUCCESS {
                 place::in_context(context, || {
                     if let Some(here) = here(process) {
-                        with(entry, here, stream(handle, false));
+                        with(entry, here, stream(handle, DefaultStream::Legacy));
                     }
                 });
             }
@@ -321,9 +319,9 @@ pub(crate) fn follow_late(call: impl FnOnce() -> Result) -> Result {
 }
 
 /// The end of a stream, which may be of another context than the current one.
-fn end_stream(stream: Stream, call: impl FnOnce() -> Result) -> Result {
+pub(crate) fn destroy_stream(stream: Stream, call: impl FnOnce() -> Result) -> Result {
     let known = Process::registered().filter(|process| process.known_lanes().is_some());
-    let Some(process) = known.filter(|_| stream as usize > PER_THREAD) else { return call() };
+    let Some(process) = known.filter(|_| stream as usize > PER_THREAD_STREAM) else { return call() };
     let mut context = null_mut();
     // SAFETY: the application's stream, which the driver is about to end; the driver writes the context.
     if unsafe { real::cuStreamGetCtx(stream, &raw mut context) } == SUCCESS {
@@ -356,18 +354,4 @@ pub(crate) fn ended(process: &Process, context: u64) {
     if let Some(lanes) = process.known_lanes() {
         lanes.close(process, context as usize, &System);
     }
-}
-
-/// # Safety
-/// As `cuStreamDestroy`.
-pub(crate) unsafe fn destroy_v1(stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    end_stream(stream, || unsafe { real::cuStreamDestroy(stream) })
-}
-
-/// # Safety
-/// As `cuStreamDestroy_v2`.
-pub(crate) unsafe fn destroy(stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    end_stream(stream, || unsafe { real::cuStreamDestroy_v2(stream) })
 }

@@ -12,35 +12,31 @@
 //! When a context ends, so does all that was allocated in it, and its code. Memory of handles and of
 //! pools belongs to no context.
 
-use core::ffi::{c_int, c_uint, c_void};
-
 use fgpu_quota_core::allocations::{Entry, Kind};
 use fgpu_quota_core::process::Process;
 use fgpu_wire::MAX_GPUS;
 
-use crate::driver::{Context, Device, OUT_OF_MEMORY, Result, STACK, SUCCESS};
-use crate::reserve::{self, Placed};
-use crate::wrapped::real;
-use crate::{compute, limits, meter, place};
+use crate::driver::{Context, Device, Result, STACK, SUCCESS};
+use crate::{compute, limits, meter, place, real, reserve};
 
 /// Of a context's `link`: how often it was attached, besides its creation.
 const ATTACHED: u64 = 1;
 /// Of an owner: what it names is about to end. No address has this bit.
 const ENDING: u64 = 1 << 63;
 
-/// Makes a context; `call` gives it.
-fn make(
+/// Calls the driver for a context; `made` gives it.
+pub(crate) fn make(
     device: Device,
     call: impl FnOnce() -> Result,
     made: impl Fn() -> Context,
     undo: impl FnOnce(),
 ) -> Result {
-    let (process, gpu) = match account(device) {
+    let (process, gpu) = match reserve::account_on(device) {
         Ok(account) => account,
         Err(error) => return error,
     };
     let said = process.limits().context(gpu);
-    let before = match take(process, gpu, said) {
+    let before = match reserve::exactly(process, gpu, said) {
         Ok(bytes) => bytes,
         Err(error) => return error,
     };
@@ -57,7 +53,7 @@ fn make(
     }
     let computed =
         || place::in_context(context, || limits::stacks(device, limits::limit(STACK).unwrap_or(0)));
-    match take(process, gpu, if said == 0 { computed() } else { 0 }) {
+    match reserve::exactly(process, gpu, if said == 0 { computed() } else { 0 }) {
         Ok(bytes) => {
             book(process, gpu, context as u64, context as u64, before + bytes);
             result
@@ -68,22 +64,6 @@ fn make(
             error
         }
     }
-}
-
-pub(crate) fn account(device: Device) -> Placed<(&'static Process, usize)> {
-    let process = reserve::account()?;
-    Ok((process, place::of_device(process, device)?))
-}
-
-/// Reserves exactly so many bytes.
-pub(crate) fn take(process: &Process, gpu: usize, bytes: u64) -> Placed<u64> {
-    if bytes == 0 {
-        return Ok(0);
-    }
-    let reserved = process.reserve_between(gpu, bytes, bytes).or_else(|| {
-        if meter::give_up_spare(process, gpu) { process.reserve_between(gpu, bytes, bytes) } else { None }
-    });
-    reserved.ok_or(OUT_OF_MEMORY)
 }
 
 /// Books a context, which ends with `owner`.
@@ -146,7 +126,7 @@ fn relabel(process: &Process, from: u64, to: u64) {
 }
 
 /// Takes out what fits and gives its memory back.
-fn give_back(process: &Process, fits: impl Fn(&Entry) -> bool) {
+pub(crate) fn give_back(process: &Process, fits: impl Fn(&Entry) -> bool) {
     let mut sums = [0u64; MAX_GPUS];
     process.allocations.lock().drain(fits, |entry| {
         if let Some(sum) = sums.get_mut(entry.gpu as usize) {
@@ -160,9 +140,11 @@ fn give_back(process: &Process, fits: impl Fn(&Entry) -> bool) {
     meter::settle_all(process);
 }
 
+/// Makes a context.
+///
 /// # Safety
-/// `context` is where `call` writes the context, if it succeeds; it then is current.
-unsafe fn create(context: *mut Context, device: Device, call: impl FnOnce() -> Result) -> Result {
+/// If `call` succeeds, it has written `context`, which then is current.
+pub(crate) unsafe fn create(context: *mut Context, device: Device, call: impl FnOnce() -> Result) -> Result {
     if context.is_null() {
         return call();
     }
@@ -174,110 +156,21 @@ unsafe fn create(context: *mut Context, device: Device, call: impl FnOnce() -> R
     })
 }
 
-/// # Safety
-/// As `cuCtxCreate`.
-pub(crate) unsafe fn create_v1(context: *mut Context, flags: c_uint, device: Device) -> Result {
-    // SAFETY: the driver writes the context if it succeeds.
-    unsafe { create(context, device, || real::cuCtxCreate(context, flags, device)) }
+/// The end of a context.
+pub(crate) fn destroy(context: Context, call: impl FnOnce() -> Result) -> Result {
+    end(context as u64, call, || true)
 }
 
+/// One more holder of a context.
+///
 /// # Safety
-/// As `cuCtxCreate_v2`.
-pub(crate) unsafe fn create_v2(context: *mut Context, flags: c_uint, device: Device) -> Result {
-    // SAFETY: the driver writes the context if it succeeds.
-    unsafe { create(context, device, || real::cuCtxCreate_v2(context, flags, device)) }
-}
-
-/// # Safety
-/// As `cuCtxCreate_v3`.
-pub(crate) unsafe fn create_v3(
-    context: *mut Context,
-    affinities: *mut c_void,
-    count: c_int,
-    flags: c_uint,
-    device: Device,
-) -> Result {
-    // SAFETY: the driver writes the context if it succeeds.
-    unsafe { create(context, device, || real::cuCtxCreate_v3(context, affinities, count, flags, device)) }
-}
-
-/// # Safety
-/// As `cuCtxCreate_v4`.
-pub(crate) unsafe fn create_v4(
-    context: *mut Context,
-    parameters: *mut c_void,
-    flags: c_uint,
-    device: Device,
-) -> Result {
-    // SAFETY: the driver writes the context if it succeeds.
-    unsafe { create(context, device, || real::cuCtxCreate_v4(context, parameters, flags, device)) }
-}
-
-/// # Safety
-/// As `cuGLCtxCreate`.
-pub(crate) unsafe fn create_gl(context: *mut Context, flags: c_uint, device: Device) -> Result {
-    // SAFETY: the driver writes the context if it succeeds.
-    unsafe { create(context, device, || real::cuGLCtxCreate(context, flags, device)) }
-}
-
-/// # Safety
-/// As `cuGLCtxCreate_v2`.
-pub(crate) unsafe fn create_gl_v2(context: *mut Context, flags: c_uint, device: Device) -> Result {
-    // SAFETY: the driver writes the context if it succeeds.
-    unsafe { create(context, device, || real::cuGLCtxCreate_v2(context, flags, device)) }
-}
-
-/// # Safety
-/// As `cuVDPAUCtxCreate`.
-pub(crate) unsafe fn create_vdpau(
-    context: *mut Context,
-    flags: c_uint,
-    device: Device,
-    display: c_uint,
-    functions: *mut c_void,
-) -> Result {
-    // SAFETY: the driver writes the context if it succeeds.
-    unsafe { create(context, device, || real::cuVDPAUCtxCreate(context, flags, device, display, functions)) }
-}
-
-/// # Safety
-/// As `cuVDPAUCtxCreate_v2`.
-pub(crate) unsafe fn create_vdpau_v2(
-    context: *mut Context,
-    flags: c_uint,
-    device: Device,
-    display: c_uint,
-    functions: *mut c_void,
-) -> Result {
-    // SAFETY: the driver writes the context if it succeeds.
-    unsafe {
-        create(context, device, || real::cuVDPAUCtxCreate_v2(context, flags, device, display, functions))
-    }
-}
-
-/// # Safety
-/// As `cuCtxDestroy_v2`.
-pub(crate) unsafe fn destroy(context: Context) -> Result {
-    // SAFETY: the caller's promise.
-    end(context as u64, || unsafe { real::cuCtxDestroy_v2(context) }, || true)
-}
-
-/// # Safety
-/// As `cuCtxDestroy`.
-pub(crate) unsafe fn destroy_v1(context: Context) -> Result {
-    // SAFETY: the caller's promise.
-    end(context as u64, || unsafe { real::cuCtxDestroy(context) }, || true)
-}
-
-/// # Safety
-/// As `cuCtxAttach`.
-pub(crate) unsafe fn attach(context: *mut Context, flags: c_uint) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuCtxAttach(context, flags) };
+/// If `call` succeeds, it has written `context`.
+pub(crate) unsafe fn attach(context: *mut Context, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     if result == SUCCESS
         && let Some(process) = Process::registered()
     {
-        // SAFETY: written by the driver, which succeeded.
+        // SAFETY: the caller's promise.
         let context = unsafe { *context } as u64;
         if let Some(entry) = process.allocations.lock().get_mut(Kind::Context, context) {
             entry.link = entry.link.wrapping_add(ATTACHED);
@@ -286,9 +179,8 @@ pub(crate) unsafe fn attach(context: *mut Context, flags: c_uint) -> Result {
     result
 }
 
-/// # Safety
-/// As `cuCtxDetach`.
-pub(crate) unsafe fn detach(context: Context) -> Result {
+/// One holder less; the last one ends the context.
+pub(crate) fn detach(context: Context, call: impl FnOnce() -> Result) -> Result {
     let is_last = || {
         let Some(process) = Process::registered() else { return false };
         let mut table = process.allocations.lock();
@@ -301,99 +193,5 @@ pub(crate) unsafe fn detach(context: Context) -> Result {
             None => true,
         }
     };
-    // SAFETY: the caller's promise.
-    end(context as u64, || unsafe { real::cuCtxDetach(context) }, is_last)
-}
-
-/// # Safety
-/// As `cuDevicePrimaryCtxRetain`.
-pub(crate) unsafe fn retain(context: *mut Context, device: Device) -> Result {
-    // SAFETY: the caller's promise.
-    let call = || unsafe { real::cuDevicePrimaryCtxRetain(context, device) };
-    // One that is active takes nothing.
-    if context.is_null() || (Process::registered().is_some() && is_active(device) && is_known(device)) {
-        return call();
-    }
-    // SAFETY: written by the driver, which succeeded.
-    let made = || unsafe { *context };
-    let result = make(device, call, made, || unsafe {
-        // SAFETY: gives back what `call` took.
-        real::cuDevicePrimaryCtxRelease_v2(device);
-    });
-    if result == SUCCESS
-        && let Some(process) = Process::registered()
-        && let Some(entry) = process.allocations.lock().get_mut(Kind::Context, made() as u64)
-    {
-        entry.link = primary(device);
-    }
-    result
-}
-
-/// The `link` of a device's primary context, which is not counted by attachments.
-fn primary(device: Device) -> u64 {
-    1 << 32 | device as u64
-}
-
-fn is_active(device: Device) -> bool {
-    let (mut flags, mut active): (c_uint, c_int) = (0, 0);
-    // SAFETY: the driver writes both.
-    let result = unsafe { real::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
-    result == SUCCESS && active != 0
-}
-
-/// The device's primary context, if it was seen to be retained.
-pub(crate) fn known(device: Device) -> Option<u64> {
-    let is_it = |entry: &Entry| entry.link == primary(device);
-    Process::registered()?.allocations.lock().find(Kind::Context, is_it).map(|entry| entry.key)
-}
-
-fn is_known(device: Device) -> bool {
-    known(device).is_some()
-}
-
-/// # Safety
-/// As `cuDevicePrimaryCtxRelease_v2`.
-pub(crate) unsafe fn release(device: Device) -> Result {
-    // SAFETY: the caller's promise.
-    released(device, || unsafe { real::cuDevicePrimaryCtxRelease_v2(device) })
-}
-
-/// # Safety
-/// As `cuDevicePrimaryCtxRelease`.
-pub(crate) unsafe fn release_v1(device: Device) -> Result {
-    // SAFETY: the caller's promise.
-    released(device, || unsafe { real::cuDevicePrimaryCtxRelease(device) })
-}
-
-fn released(device: Device, call: impl FnOnce() -> Result) -> Result {
-    end(known(device).unwrap_or(0), call, || !is_active(device))
-}
-
-/// # Safety
-/// As `cuDevicePrimaryCtxReset_v2`.
-pub(crate) unsafe fn reset(device: Device) -> Result {
-    // SAFETY: the caller's promise.
-    resetted(device, || unsafe { real::cuDevicePrimaryCtxReset_v2(device) })
-}
-
-/// # Safety
-/// As `cuDevicePrimaryCtxReset`.
-pub(crate) unsafe fn reset_v1(device: Device) -> Result {
-    // SAFETY: the caller's promise.
-    resetted(device, || unsafe { real::cuDevicePrimaryCtxReset(device) })
-}
-
-/// A reset frees what was allocated in the context, whether the context itself goes or stays.
-fn resetted(device: Device, call: impl FnOnce() -> Result) -> Result {
-    let (Some(process), Some(context)) = (Process::registered(), known(device)) else { return call() };
-    compute::ending(process, context);
-    let result = call();
-    if result == SUCCESS {
-        let stays = is_active(device);
-        compute::ended(process, context);
-        // Code that was loaded late has the name of its context, and goes.
-        let is_it = |entry: &Entry| entry.kind == Kind::Context && entry.key == context;
-        give_back(process, |entry| entry.owner == context && !(stays && is_it(entry)));
-    }
-    result
+    end(context as u64, call, is_last)
 }

@@ -29,7 +29,15 @@ pub(crate) type Uuid = [u8; 16];
 pub(crate) type Address = *mut c_void;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`: streams that belong to the current context.
-pub(crate) const LAST_SPECIAL_STREAM: usize = 2;
+pub(crate) const LEGACY_STREAM: usize = 1;
+pub(crate) const PER_THREAD_STREAM: usize = 2;
+
+/// Which stream a function means by 0: each thread's own in the functions that end in `_ptsz` or `_ptds`.
+#[derive(Clone, Copy)]
+pub(crate) enum DefaultStream {
+    Legacy,
+    PerThread,
+}
 
 /// `CU_GET_PROC_ADDRESS_SUCCESS`, and what is said of a name that is not there.
 pub(crate) const FOUND: c_int = 0;
@@ -138,6 +146,18 @@ pub(crate) struct ArrayMapping {
     pub(crate) handle: Handle,
     rest: [u64; 3],
 }
+
+/// `CUDA_LAUNCH_PARAMS`.
+#[repr(C)]
+pub(crate) struct LaunchParameters {
+    function: Object,
+    sizes: [c_uint; 7],
+    pub(crate) stream: Stream,
+    parameters: *mut *mut c_void,
+}
+
+const _: () =
+    assert!(size_of::<LaunchParameters>() == 56 && core::mem::offset_of!(LaunchParameters, stream) == 40);
 
 /// `CU_MEM_OPERATION_TYPE_MAP`.
 pub(crate) const MAP: c_uint = 1;

@@ -11,7 +11,8 @@
 
 mod needs;
 
-use core::ffi::{c_char, c_int, c_ulonglong, c_void};
+use core::ffi::c_int;
+use core::ptr::null;
 use core::sync::atomic::Ordering;
 
 use fgpu_quota_core::allocations::{Entry, Kind};
@@ -20,14 +21,13 @@ use fgpu_wire::MAX_GPUS;
 
 use self::needs::Needs;
 use crate::driver::{
-    ALLOC_NODE, AllocNode, Device, GRAPHS_RESERVED, GRAPHS_USED, NodeParameters, OUT_OF_MEMORY, Object,
-    Result, SUCCESS, Stream,
+    ALLOC_NODE, AllocNode, DefaultStream, Device, GRAPHS_RESERVED, GRAPHS_USED, NodeParameters,
+    OUT_OF_MEMORY, Object, Result, SUCCESS, Stream,
 };
 use crate::measure::PIECE;
 use crate::meter::{self, Meter};
 use crate::reserve::{self, Placed};
-use crate::wrapped::real;
-use crate::{code, compute, place, pool};
+use crate::{code, compute, place, pool, real};
 
 /// Of an executable's `link`: it was not seen to have its memory yet.
 const WITHOUT_MEMORY: u64 = u64::MAX;
@@ -99,9 +99,15 @@ fn key(executable: Object, device: usize) -> u64 {
     executable as u64 ^ (device as u64) << 56
 }
 
+/// Makes an executable graph.
+///
 /// # Safety
 /// If `call` succeeds, it has written `executable`.
-unsafe fn instantiate(executable: *mut Object, graph: Object, call: impl FnOnce() -> Result) -> Result {
+pub(crate) unsafe fn instantiate(
+    executable: *mut Object,
+    graph: Object,
+    call: impl FnOnce() -> Result,
+) -> Result {
     let needs = needs::of(graph);
     if executable.is_null() || needs.iter().all(|&need| need == 0) {
         // The code of its kernels may be loaded now.
@@ -130,7 +136,7 @@ unsafe fn instantiate(executable: *mut Object, graph: Object, call: impl FnOnce(
 }
 
 /// A launch or an upload.
-fn run(executable: Object, call: impl FnOnce() -> Result) -> Result {
+pub(crate) fn run(executable: Object, call: impl FnOnce() -> Result) -> Result {
     match Process::registered() {
         Some(process) if process.executables.load(Ordering::Relaxed) != 0 => {
             run_counted(process, executable, call)
@@ -169,107 +175,20 @@ fn run_counted(process: &Process, executable: Object, call: impl FnOnce() -> Res
     result
 }
 
-/// # Safety
-/// As `cuGraphInstantiate`.
-pub(crate) unsafe fn instantiate_v1(
-    executable: *mut Object,
-    graph: Object,
-    node: *mut Object,
-    log: *mut c_char,
-    length: usize,
+/// A launch of a graph.
+#[inline]
+pub(crate) fn launch(
+    executable: Object,
+    stream: Stream,
+    default: DefaultStream,
+    call: impl FnOnce() -> Result,
 ) -> Result {
-    // SAFETY: the driver writes the executable if it succeeds.
-    unsafe {
-        instantiate(executable, graph, || real::cuGraphInstantiate(executable, graph, node, log, length))
-    }
+    compute::launch(compute::stream(stream, default), || run(executable, call))
 }
 
-/// # Safety
-/// As `cuGraphInstantiate_v2`.
-pub(crate) unsafe fn instantiate_v2(
-    executable: *mut Object,
-    graph: Object,
-    node: *mut Object,
-    log: *mut c_char,
-    length: usize,
-) -> Result {
-    // SAFETY: the driver writes the executable if it succeeds.
-    unsafe {
-        instantiate(executable, graph, || real::cuGraphInstantiate_v2(executable, graph, node, log, length))
-    }
-}
-
-/// # Safety
-/// As `cuGraphInstantiateWithFlags`.
-pub(crate) unsafe fn instantiate_flags(executable: *mut Object, graph: Object, flags: c_ulonglong) -> Result {
-    // SAFETY: the driver writes the executable if it succeeds.
-    unsafe { instantiate(executable, graph, || real::cuGraphInstantiateWithFlags(executable, graph, flags)) }
-}
-
-/// # Safety
-/// As `cuGraphInstantiateWithParams`.
-pub(crate) unsafe fn instantiate_parameters(
-    executable: *mut Object,
-    graph: Object,
-    parameters: *mut c_void,
-) -> Result {
-    // SAFETY: the driver writes the executable if it succeeds.
-    unsafe {
-        instantiate(executable, graph, || real::cuGraphInstantiateWithParams(executable, graph, parameters))
-    }
-}
-
-/// # Safety
-/// As `cuGraphInstantiateWithParams_ptsz`.
-pub(crate) unsafe fn instantiate_parameters_ptsz(
-    executable: *mut Object,
-    graph: Object,
-    parameters: *mut c_void,
-) -> Result {
-    // SAFETY: the driver writes the executable if it succeeds.
-    unsafe {
-        instantiate(executable, graph, || {
-            real::cuGraphInstantiateWithParams_ptsz(executable, graph, parameters)
-        })
-    }
-}
-
-/// # Safety
-/// As `cuGraphUpload`.
-pub(crate) unsafe fn upload(executable: Object, stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    run(executable, || unsafe { real::cuGraphUpload(executable, stream) })
-}
-
-/// # Safety
-/// As `cuGraphUpload_ptsz`.
-pub(crate) unsafe fn upload_ptsz(executable: Object, stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    run(executable, || unsafe { real::cuGraphUpload_ptsz(executable, stream) })
-}
-
-/// # Safety
-/// As `cuGraphLaunch`.
-pub(crate) unsafe fn launch(executable: Object, stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    let call = || run(executable, || unsafe { real::cuGraphLaunch(executable, stream) });
-    compute::launch(compute::stream(stream, false), call)
-}
-
-/// # Safety
-/// As `cuGraphLaunch_ptsz`.
-pub(crate) unsafe fn launch_ptsz(executable: Object, stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    let call = || run(executable, || unsafe { real::cuGraphLaunch_ptsz(executable, stream) });
-    compute::launch(compute::stream(stream, true), call)
-}
-
-/// # Safety
-/// As `cuGraphExecDestroy`.
-pub(crate) unsafe fn destroy(executable: Object) -> Result {
+/// The end of an executable graph.
+pub(crate) fn destroy(executable: Object, call: impl FnOnce() -> Result) -> Result {
     let process = Process::registered().filter(|process| process.executables.load(Ordering::Relaxed) != 0);
-    // SAFETY: the caller's promise.
-    let call = || unsafe { real::cuGraphExecDestroy(executable) };
     let Some(process) = process else { return call() };
     // Forgotten first: another thread may be given the same handle.
     for device in 0..MAX_GPUS {
@@ -277,92 +196,44 @@ pub(crate) unsafe fn destroy(executable: Object) -> Result {
             process.executables.fetch_sub(1, Ordering::Relaxed);
         }
     }
-    pool::settled(call())
+    pool::settle_after(call)
 }
 
-/// # Safety
-/// As `cuDeviceGraphMemTrim`.
-pub(crate) unsafe fn trim(device: Device) -> Result {
+/// The driver gives back what the graphs of a device do not use.
+pub(crate) fn trim(call: impl FnOnce() -> Result) -> Result {
     if let Some(process) = Process::registered() {
         process.trims.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the caller's promise.
-    pool::settled(unsafe { real::cuDeviceGraphMemTrim(device) })
+    pool::settle_after(call)
 }
 
-/// Whether an allocation node can ever have its memory: if not, it need not be made.
-fn can_be(alloc: &AllocNode) -> Placed<()> {
+/// Refuses an allocation node that can never have its memory.
+fn check(alloc: &AllocNode) -> Placed<()> {
     let Some(device) = alloc.pool.location.device() else { return Ok(()) };
     let process = reserve::account()?;
     let gpu = place::of_device(process, device)?;
     if alloc.bytes as u64 > process.limits().memory(gpu) { Err(OUT_OF_MEMORY) } else { Ok(()) }
 }
 
+/// Adds an allocation node.
+///
 /// # Safety
-/// As `cuGraphAddMemAllocNode`.
-pub(crate) unsafe fn add_alloc(
-    node: *mut Object,
-    graph: Object,
-    after: *const Object,
-    count: usize,
-    alloc: *mut AllocNode,
-) -> Result {
-    // SAFETY: null, or the application's structure.
-    if let Some(Err(error)) = unsafe { alloc.as_ref() }.map(can_be) {
-        return error;
-    }
+/// `alloc` is null or valid.
+pub(crate) unsafe fn add_alloc_node(alloc: *const AllocNode, call: impl FnOnce() -> Result) -> Result {
     // SAFETY: the caller's promise.
-    unsafe { real::cuGraphAddMemAllocNode(node, graph, after, count, alloc) }
-}
-
-/// # Safety
-/// `parameters` is null or as `cuGraphAddNode` has it.
-unsafe fn add_any(parameters: *const NodeParameters, call: impl FnOnce() -> Result) -> Result {
-    // SAFETY: the caller's promise.
-    let alloc = unsafe { parameters.as_ref() }.filter(|node| node.kind == ALLOC_NODE).map(|node| &node.alloc);
-    match alloc.map(can_be) {
+    match unsafe { alloc.as_ref() }.map(check) {
         Some(Err(error)) => error,
         _ => call(),
     }
 }
 
+/// Adds a node of any kind.
+///
 /// # Safety
-/// As `cuGraphAddNode`.
-pub(crate) unsafe fn add_node(
-    node: *mut Object,
-    graph: Object,
-    after: *const Object,
-    count: usize,
-    parameters: *mut NodeParameters,
-) -> Result {
+/// `parameters` is null or valid as far as its kind says.
+pub(crate) unsafe fn add_node(parameters: *const NodeParameters, call: impl FnOnce() -> Result) -> Result {
     // SAFETY: the caller's promise.
-    unsafe { add_any(parameters, || real::cuGraphAddNode(node, graph, after, count, parameters)) }
-}
-
-/// # Safety
-/// As `cuGraphAddNode_v2`.
-pub(crate) unsafe fn add_node_v2(
-    node: *mut Object,
-    graph: Object,
-    after: *const Object,
-    edges: *const c_void,
-    count: usize,
-    parameters: *mut NodeParameters,
-) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { add_any(parameters, || real::cuGraphAddNode_v2(node, graph, after, edges, count, parameters)) }
-}
-
-/// # Safety
-/// As `cuGraphAddNode_v3`.
-pub(crate) unsafe fn add_node_v3(
-    node: *mut Object,
-    graph: Object,
-    after: *const Object,
-    edges: *const c_void,
-    count: usize,
-    parameters: *mut NodeParameters,
-) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { add_any(parameters, || real::cuGraphAddNode_v3(node, graph, after, edges, count, parameters)) }
+    let alloc = unsafe { parameters.as_ref() }.filter(|node| node.kind == ALLOC_NODE).map(|node| &node.alloc);
+    // SAFETY: null or a reference.
+    unsafe { add_alloc_node(alloc.map_or(null(), core::ptr::from_ref), call) }
 }

@@ -1,29 +1,22 @@
 //! Green contexts: parts of a device's multiprocessors. What one takes is [measured](crate::measure); what is allocated in
 //! it is the primary context's, and ends with that.
 
-use core::ffi::{c_uint, c_void};
-
 use fgpu_quota_core::process::Process;
 
-use crate::context::{account, book, book_in_green, end, ended_green, ending_green, known, take};
+use crate::context::{book, book_in_green, end, ended_green, ending_green};
 use crate::driver::{Context, Device, Object, Result, SUCCESS};
-use crate::wrapped::real;
-use crate::{measure, place};
+use crate::primary::known;
+use crate::{measure, place, real, reserve};
 
+/// Makes a green context.
+///
 /// # Safety
-/// As `cuGreenCtxCreate`.
-pub(crate) unsafe fn create(
-    context: *mut Object,
-    resources: *mut c_void,
-    device: Device,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: the caller's promise.
-    let call = || unsafe { real::cuGreenCtxCreate(context, resources, device, flags) };
+/// If `call` succeeds, it has written `context`.
+pub(crate) unsafe fn create(context: *mut Object, device: Device, call: impl FnOnce() -> Result) -> Result {
     if context.is_null() {
         return call();
     }
-    let (process, gpu) = match account(device) {
+    let (process, gpu) = match reserve::account_on(device) {
         Ok(account) => account,
         Err(error) => return error,
     };
@@ -31,9 +24,9 @@ pub(crate) unsafe fn create(
     if result != SUCCESS {
         return result;
     }
-    // SAFETY: written by the driver, which succeeded.
+    // SAFETY: the caller's promise.
     let green = unsafe { *context };
-    match take(process, gpu, taken) {
+    match reserve::exactly(process, gpu, taken) {
         Ok(bytes) => {
             book(process, gpu, green as u64, green as u64, bytes);
             result
@@ -46,28 +39,31 @@ pub(crate) unsafe fn create(
     }
 }
 
-/// # Safety
-/// As `cuGreenCtxDestroy`.
-pub(crate) unsafe fn destroy(context: Object) -> Result {
+/// The end of a green context.
+pub(crate) fn destroy(context: Object, call: impl FnOnce() -> Result) -> Result {
     ending_green(context as u64);
-    // SAFETY: the caller's promise.
-    let result = end(context as u64, || unsafe { real::cuGreenCtxDestroy(context) }, || true);
+    let result = end(context as u64, call, || true);
     if result == SUCCESS {
         ended_green(context as u64);
     }
     result
 }
 
+/// Notes the context by which a green one is used.
+///
 /// # Safety
-/// As `cuCtxFromGreenCtx`.
-pub(crate) unsafe fn from_green(context: *mut Context, green: Object) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuCtxFromGreenCtx(context, green) };
+/// If `call` succeeds, it has written `context`.
+pub(crate) unsafe fn note_context(
+    context: *mut Context,
+    green: Object,
+    call: impl FnOnce() -> Result,
+) -> Result {
+    let result = call();
     if result != SUCCESS {
         return result;
     }
     let Some(process) = Process::registered() else { return result };
-    // SAFETY: written by the driver, which succeeded.
+    // SAFETY: the caller's promise.
     let context = unsafe { *context };
     if let Ok(device) = place::in_context(context, place::device)
         && let Some(primary) = known(device)

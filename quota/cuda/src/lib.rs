@@ -2,7 +2,7 @@
 //!
 //! It is bind-mounted over `libcuda.so.1` and has that SONAME. Its only `DT_NEEDED` is the real library's
 //! absolute path, so the loader brings both, and every name that we do not define is the real one's. What we
-//! do define is in one table, [`wrapped`]; each line there leads to the module that does it:
+//! do define is in one table, [`table`]; each line there leads to the module that does it:
 //!
 //! - [`memory`]: allocations by pointer, and their frees;
 //! - [`pool`]: stream-ordered allocations and memory pools, by the driver's own [`meter`];
@@ -79,10 +79,12 @@
 
 mod array;
 mod bind;
+mod block;
 mod code;
 mod compute;
 mod context;
 mod driver;
+mod exports;
 mod graph;
 mod green;
 mod launch;
@@ -92,11 +94,13 @@ mod memory;
 mod meter;
 mod place;
 mod pool;
+mod primary;
+mod real;
 mod report;
 mod reserve;
 mod resolve;
+mod table;
 mod vmm;
-mod wrapped;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -7,9 +7,7 @@ use fgpu_quota_core::allocations::{Entry, Kind};
 use crate::driver::{
     Device, HEAP, MULTIPROCESSORS, PRINTF, Result, STACK, SUCCESS, THREADS_PER_MULTIPROCESSOR,
 };
-use crate::reserve;
-use crate::wrapped::real;
-use crate::{context, place};
+use crate::{place, real, reserve};
 
 /// Bytes of local memory on a device for stacks of `stack` bytes.
 pub(crate) fn stacks(device: Device, stack: u64) -> u64 {
@@ -29,22 +27,19 @@ pub(crate) fn limit(which: c_int) -> Option<u64> {
     (unsafe { real::cuCtxGetLimit(&raw mut value, which) } == SUCCESS).then_some(value as u64)
 }
 
-/// # Safety
-/// As `cuCtxSetLimit`.
-pub(crate) unsafe fn set(which: c_int, value: usize) -> Result {
-    // SAFETY: the caller's promise.
-    let call = || unsafe { real::cuCtxSetLimit(which, value) };
+/// Sets a limit of the current context.
+pub(crate) fn set(which: c_int, value: usize, call: impl FnOnce() -> Result) -> Result {
     if !matches!(which, STACK | PRINTF | HEAP) {
         return call();
     }
     let (Ok(device), Some(before)) = (place::device(), limit(which)) else { return call() };
-    let (process, gpu) = match context::account(device) {
+    let (process, gpu) = match reserve::account_on(device) {
         Ok(account) => account,
         Err(error) => return error,
     };
     let of = |value: u64| if which == STACK { stacks(device, value) } else { value };
     let more = of(value as u64).saturating_sub(of(before));
-    let taken = match context::take(process, gpu, more) {
+    let taken = match reserve::exactly(process, gpu, more) {
         Ok(taken) => taken,
         Err(error) => return error,
     };

@@ -9,8 +9,7 @@
 use fgpu_quota_core::process::Process;
 
 use crate::driver::{Result, SUCCESS};
-use crate::place;
-use crate::wrapped::real;
+use crate::{place, real};
 
 /// The pieces in which the driver takes memory for code.
 pub(crate) const PIECE: u64 = 2 << 20;

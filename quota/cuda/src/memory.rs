@@ -4,23 +4,22 @@
 //! Memory that another process shares with this one (`cuIpcOpenMemHandle`, imported pools and external memory)
 //! is not in the table, so it counts where it was allocated and nowhere else.
 
-use core::ffi::c_uint;
-
 use fgpu_quota_core::allocations::Kind;
 use fgpu_quota_core::process::Process;
 
-use crate::driver::{OUT_OF_MEMORY, Pointer, Result, SUCCESS, Stream};
+use crate::driver::{OUT_OF_MEMORY, Pointer, Result, SUCCESS};
 use crate::reserve::{self, Reserved};
-use crate::wrapped::real;
-use crate::{meter, place, pool};
+use crate::{meter, place, pool, real};
 
 /// Texture pitch is aligned to this on the GPUs that we know; only the guess that is made before the driver
 /// says the pitch.
 const PITCH: u64 = 512;
 
+/// Allocates `bytes`.
+///
 /// # Safety
 /// If `call` succeeds, it has written `pointer`.
-unsafe fn allocate<P: Copy + Into<u64>>(
+pub(crate) unsafe fn allocate<P: Copy + Into<u64>>(
     pointer: *mut P,
     bytes: u64,
     call: impl FnOnce() -> Result,
@@ -30,7 +29,7 @@ unsafe fn allocate<P: Copy + Into<u64>>(
 }
 
 /// Frees memory that may be a pool's.
-fn free_pointer(pointer: Pointer, call: impl Fn() -> Result) -> Result {
+pub(crate) fn free(pointer: Pointer, call: impl FnOnce() -> Result) -> Result {
     let Some(process) = Process::registered() else { return call() };
     if pool::may_be_in_one(process) && pool::has(process, pointer) {
         return pool::free(process, pointer, call);
@@ -43,67 +42,12 @@ fn free_pointer(pointer: Pointer, call: impl Fn() -> Result) -> Result {
     result
 }
 
-/// # Safety
-/// As `cuMemAlloc_v2`.
-pub(crate) unsafe fn alloc(pointer: *mut Pointer, bytes: usize) -> Result {
-    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
-    unsafe { allocate(pointer, bytes as u64, || real::cuMemAlloc_v2(pointer, bytes)) }
-}
-
-/// # Safety
-/// As `cuMemAlloc`.
-pub(crate) unsafe fn alloc_32(pointer: *mut u32, bytes: c_uint) -> Result {
-    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
-    unsafe { allocate(pointer, bytes.into(), || real::cuMemAlloc(pointer, bytes)) }
-}
-
-/// # Safety
-/// As `cuMemAllocManaged`.
-pub(crate) unsafe fn alloc_managed(pointer: *mut Pointer, bytes: usize, flags: c_uint) -> Result {
-    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
-    unsafe { allocate(pointer, bytes as u64, || real::cuMemAllocManaged(pointer, bytes, flags)) }
-}
-
-/// # Safety
-/// As `cuMemAllocPitch_v2`.
-pub(crate) unsafe fn alloc_pitch(
-    pointer: *mut Pointer,
-    pitch: *mut usize,
-    width: usize,
-    height: usize,
-    element: c_uint,
-) -> Result {
-    // SAFETY: the driver writes pointer and pitch if it succeeds; the arguments are the caller's.
-    unsafe {
-        allocate_pitch(pointer, pitch, width as u64, height as u64, || {
-            real::cuMemAllocPitch_v2(pointer, pitch, width, height, element)
-        })
-    }
-}
-
-/// # Safety
-/// As `cuMemAllocPitch`.
-pub(crate) unsafe fn alloc_pitch_32(
-    pointer: *mut u32,
-    pitch: *mut c_uint,
-    width: c_uint,
-    height: c_uint,
-    element: c_uint,
-) -> Result {
-    // SAFETY: the driver writes pointer and pitch if it succeeds; the arguments are the caller's.
-    unsafe {
-        allocate_pitch(pointer, pitch, width.into(), height.into(), || {
-            real::cuMemAllocPitch(pointer, pitch, width, height, element)
-        })
-    }
-}
-
 /// A pitched allocation is `pitch × height` bytes, and the pitch is known only afterwards. So it is guessed,
 /// and if the driver's turns out larger, the rest is reserved then, or the memory freed again.
 ///
 /// # Safety
 /// If `call` succeeds, it has written `pointer` and `pitch`.
-unsafe fn allocate_pitch<P: Copy + Into<u64>, S: Copy + TryInto<u64>>(
+pub(crate) unsafe fn allocate_pitch<P: Copy + Into<u64>, S: Copy + TryInto<u64>>(
     pointer: *mut P,
     pitch: *mut S,
     width: u64,
@@ -139,32 +83,4 @@ unsafe fn allocate_pitch<P: Copy + Into<u64>, S: Copy + TryInto<u64>>(
     }
     reserved.book(Kind::Pointer, pointer);
     result
-}
-
-/// # Safety
-/// As `cuMemFree_v2`.
-pub(crate) unsafe fn free(pointer: Pointer) -> Result {
-    // SAFETY: the caller's promise.
-    free_pointer(pointer, || unsafe { real::cuMemFree_v2(pointer) })
-}
-
-/// # Safety
-/// As `cuMemFree`.
-pub(crate) unsafe fn free_32(pointer: u32) -> Result {
-    // SAFETY: the caller's promise.
-    free_pointer(pointer.into(), || unsafe { real::cuMemFree(pointer) })
-}
-
-/// # Safety
-/// As `cuMemFreeAsync`.
-pub(crate) unsafe fn free_async(pointer: Pointer, stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    free_pointer(pointer, || unsafe { real::cuMemFreeAsync(pointer, stream) })
-}
-
-/// # Safety
-/// As `cuMemFreeAsync_ptsz`.
-pub(crate) unsafe fn free_async_ptsz(pointer: Pointer, stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    free_pointer(pointer, || unsafe { real::cuMemFreeAsync_ptsz(pointer, stream) })
 }

@@ -16,7 +16,7 @@ use fgpu_quota_core::allocations::{Entry, Kind};
 use fgpu_quota_core::process::Process;
 
 use crate::driver::{Device, GRAPHS_RESERVED, POOL_RESERVED, Pool, SUCCESS};
-use crate::wrapped::real;
+use crate::real;
 
 /// One meter: [`Kind::Pool`] and the pool, or [`Kind::Graphs`] and the CUDA ordinal.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use fgpu_quota_core::message::Refusal;
 use fgpu_quota_core::process::Process;
 use fgpu_wire::limits::Page;
 
-use crate::driver::{Context, Device, LAST_SPECIAL_STREAM, OUT_OF_MEMORY, Result, SUCCESS, Stream};
-use crate::wrapped::real;
+use crate::driver::{Context, Device, OUT_OF_MEMORY, PER_THREAD_STREAM, Result, SUCCESS, Stream};
+use crate::real;
 
 /// The grant's number of the current context's device. The error is the driver's own: without a context the
 /// call that asks would fail with the same.
@@ -60,7 +60,7 @@ pub(crate) fn in_grant(limits: &Page, device: Device) -> core::result::Result<us
 
 /// The device of a stream, which is where stream-ordered memory comes from, whatever the current context.
 pub(crate) fn device_of_stream(stream: Stream) -> core::result::Result<Device, Result> {
-    if stream as usize <= LAST_SPECIAL_STREAM {
+    if stream as usize <= PER_THREAD_STREAM {
         return device();
     }
     let (mut context, mut current) = (null_mut(), null_mut());

@@ -4,7 +4,7 @@
 //! gives it back to the GPU at some later synchronisation, so those are wrapped too. Who needs memory that its own
 //! pools keep in vain gets it. An allocation that is captured into a graph takes no memory; the graph does.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering;
 
@@ -12,12 +12,12 @@ use fgpu_quota_core::allocations::{Entry, Kind};
 use fgpu_quota_core::process::Process;
 
 use crate::driver::{
-    Device, Location, MANAGED, OUT_OF_MEMORY, Object, Pointer, Pool, PoolProperties, Result, SUCCESS, Stream,
+    DefaultStream, Device, Location, MANAGED, OUT_OF_MEMORY, Pointer, Pool, PoolProperties, Result, SUCCESS,
+    Stream,
 };
 use crate::meter::{self, Meter};
 use crate::reserve::{self, Reserved};
-use crate::wrapped::real;
-use crate::{compute, place};
+use crate::{compute, place, real};
 
 /// Whether a stream is being captured: then nothing is allocated now.
 pub(crate) fn is_captured(stream: Stream, asks: unsafe fn(Stream, *mut c_int) -> Result) -> bool {
@@ -26,18 +26,25 @@ pub(crate) fn is_captured(stream: Stream, asks: unsafe fn(Stream, *mut c_int) ->
     (unsafe { asks(stream, &raw mut status) }) == SUCCESS && status != 0
 }
 
+/// Allocates from `pool`, or from the current pool of the stream's device.
+///
 /// # Safety
 /// If `call` succeeds, it has written `pointer`.
-unsafe fn allocate(
+pub(crate) unsafe fn allocate(
     pointer: *mut Pointer,
     bytes: usize,
     pool: Option<Pool>,
     stream: Stream,
-    asks: unsafe fn(Stream, *mut c_int) -> Result,
+    default: DefaultStream,
     call: impl FnOnce() -> Result,
-    undo: unsafe fn(Pointer, Stream) -> Result,
 ) -> Result {
-    if bytes == 0 || pointer.is_null() || is_captured(stream, asks) {
+    type Capturing = unsafe fn(Stream, *mut c_int) -> Result;
+    type Free = unsafe fn(Pointer, Stream) -> Result;
+    let (capturing, undo): (Capturing, Free) = match default {
+        DefaultStream::Legacy => (real::cuStreamIsCapturing, real::cuMemFreeAsync),
+        DefaultStream::PerThread => (real::cuStreamIsCapturing_ptsz, real::cuMemFreeAsync_ptsz),
+    };
+    if bytes == 0 || pointer.is_null() || is_captured(stream, capturing) {
         return call();
     }
     let device = match place::device_of_stream(stream) {
@@ -129,84 +136,6 @@ pub(crate) fn free(process: &Process, pointer: Pointer, call: impl FnOnce() -> R
     result
 }
 
-/// # Safety
-/// As `cuMemAllocAsync`.
-pub(crate) unsafe fn alloc_async(pointer: *mut Pointer, bytes: usize, stream: Stream) -> Result {
-    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
-    unsafe {
-        allocate(
-            pointer,
-            bytes,
-            None,
-            stream,
-            real::cuStreamIsCapturing,
-            || real::cuMemAllocAsync(pointer, bytes, stream),
-            real::cuMemFreeAsync,
-        )
-    }
-}
-
-/// # Safety
-/// As `cuMemAllocAsync_ptsz`.
-pub(crate) unsafe fn alloc_async_ptsz(pointer: *mut Pointer, bytes: usize, stream: Stream) -> Result {
-    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
-    unsafe {
-        allocate(
-            pointer,
-            bytes,
-            None,
-            stream,
-            real::cuStreamIsCapturing_ptsz,
-            || real::cuMemAllocAsync_ptsz(pointer, bytes, stream),
-            real::cuMemFreeAsync_ptsz,
-        )
-    }
-}
-
-/// # Safety
-/// As `cuMemAllocFromPoolAsync`.
-pub(crate) unsafe fn alloc_from_pool(
-    pointer: *mut Pointer,
-    bytes: usize,
-    pool: Pool,
-    stream: Stream,
-) -> Result {
-    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
-    unsafe {
-        allocate(
-            pointer,
-            bytes,
-            Some(pool),
-            stream,
-            real::cuStreamIsCapturing,
-            || real::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream),
-            real::cuMemFreeAsync,
-        )
-    }
-}
-
-/// # Safety
-/// As `cuMemAllocFromPoolAsync_ptsz`.
-pub(crate) unsafe fn alloc_from_pool_ptsz(
-    pointer: *mut Pointer,
-    bytes: usize,
-    pool: Pool,
-    stream: Stream,
-) -> Result {
-    // SAFETY: the driver writes the pointer if it succeeds; the arguments are the caller's.
-    unsafe {
-        allocate(
-            pointer,
-            bytes,
-            Some(pool),
-            stream,
-            real::cuStreamIsCapturing_ptsz,
-            || real::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream),
-            real::cuMemFreeAsync_ptsz,
-        )
-    }
-}
-
 /// Begins to count a pool; what a driver sets aside for it at once counts from now on.
 fn opened(pool: Pool, kind: c_int, location: Location) -> Result {
     let process = match reserve::account() {
@@ -229,11 +158,16 @@ fn opened(pool: Pool, kind: c_int, location: Location) -> Result {
     }
 }
 
+/// Makes a pool.
+///
 /// # Safety
-/// As `cuMemPoolCreate`.
-pub(crate) unsafe fn create(pool: *mut Pool, properties: *const PoolProperties) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMemPoolCreate(pool, properties) };
+/// If `call` succeeds, it has read `properties` and written `pool`.
+pub(crate) unsafe fn create(
+    pool: *mut Pool,
+    properties: *const PoolProperties,
+    call: impl FnOnce() -> Result,
+) -> Result {
+    let result = call();
     if result != SUCCESS {
         return result;
     }
@@ -242,30 +176,22 @@ pub(crate) unsafe fn create(pool: *mut Pool, properties: *const PoolProperties) 
     let result = opened(new, properties.kind, properties.location);
     if result != SUCCESS {
         // SAFETY: the application has not seen the pool.
-        unsafe { destroy(new) };
+        destroy(new, || unsafe { real::cuMemPoolDestroy(new) });
     }
     result
-}
-
-/// # Safety
-/// As `cuMemGetDefaultMemPool`.
-pub(crate) unsafe fn default_of(pool: *mut Pool, location: *mut Location, kind: c_int) -> Result {
-    // SAFETY: the caller's promise; if it succeeds, the driver has read the one and written the other.
-    unsafe { note(real::cuMemGetDefaultMemPool(pool, location, kind), pool, location, kind) }
-}
-
-/// # Safety
-/// As `cuMemGetMemPool`.
-pub(crate) unsafe fn current(pool: *mut Pool, location: *mut Location, kind: c_int) -> Result {
-    // SAFETY: the caller's promise; if it succeeds, the driver has read the one and written the other.
-    unsafe { note(real::cuMemGetMemPool(pool, location, kind), pool, location, kind) }
 }
 
 /// Notes where a pool is that the driver made.
 ///
 /// # Safety
-/// If `result` is success, the pointers are valid.
-unsafe fn note(result: Result, pool: *mut Pool, location: *mut Location, kind: c_int) -> Result {
+/// If `call` succeeds, it has read `location` and written `pool`.
+pub(crate) unsafe fn note(
+    pool: *mut Pool,
+    location: *mut Location,
+    kind: c_int,
+    call: impl FnOnce() -> Result,
+) -> Result {
+    let result = call();
     if result == SUCCESS {
         // SAFETY: the caller's promise.
         opened(unsafe { *pool }, kind, unsafe { *location });
@@ -273,16 +199,11 @@ unsafe fn note(result: Result, pool: *mut Pool, location: *mut Location, kind: c
     result
 }
 
-/// # Safety
-/// As `cuMemPoolDestroy`.
-pub(crate) unsafe fn destroy(pool: Pool) -> Result {
-    let Some(process) = Process::registered() else {
-        // SAFETY: the caller's promise.
-        return unsafe { real::cuMemPoolDestroy(pool) };
-    };
+/// The end of a pool.
+pub(crate) fn destroy(pool: Pool, call: impl FnOnce() -> Result) -> Result {
+    let Some(process) = Process::registered() else { return call() };
     let closed = meter::close(process, Meter::of_pool(pool));
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMemPoolDestroy(pool) };
+    let result = call();
     let Some(closed) = closed else { return result };
     let gpu = closed.gpu as usize;
     if result != SUCCESS {
@@ -307,15 +228,9 @@ pub(crate) unsafe fn destroy(pool: Pool) -> Result {
     result
 }
 
-/// # Safety
-/// As `cuMemPoolTrimTo`.
-pub(crate) unsafe fn trim(pool: Pool, keep: usize) -> Result {
-    // SAFETY: the caller's promise.
-    settled(unsafe { real::cuMemPoolTrimTo(pool, keep) })
-}
-
-/// After a call at which the driver may give memory back.
-pub(crate) fn settled(result: Result) -> Result {
+/// A call at which the driver may give memory back.
+pub(crate) fn settle_after(call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     if result == SUCCESS
         && let Some(process) = Process::registered()
     {
@@ -324,37 +239,7 @@ pub(crate) fn settled(result: Result) -> Result {
     result
 }
 
-/// # Safety
-/// As `cuStreamSynchronize`.
-pub(crate) unsafe fn synchronize_stream(stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    settled(compute::wait(|| unsafe { real::cuStreamSynchronize(stream) }))
-}
-
-/// # Safety
-/// As `cuStreamSynchronize_ptsz`.
-pub(crate) unsafe fn synchronize_stream_ptsz(stream: Stream) -> Result {
-    // SAFETY: the caller's promise.
-    settled(compute::wait(|| unsafe { real::cuStreamSynchronize_ptsz(stream) }))
-}
-
-/// # Safety
-/// As `cuCtxSynchronize`.
-pub(crate) unsafe fn synchronize_context() -> Result {
-    // SAFETY: the caller's promise.
-    settled(compute::wait(|| unsafe { real::cuCtxSynchronize() }))
-}
-
-/// # Safety
-/// As `cuCtxSynchronize_v2`.
-pub(crate) unsafe fn synchronize_context_v2(context: *mut c_void) -> Result {
-    // SAFETY: the caller's promise.
-    settled(compute::wait(|| unsafe { real::cuCtxSynchronize_v2(context) }))
-}
-
-/// # Safety
-/// As `cuEventSynchronize`.
-pub(crate) unsafe fn synchronize_event(event: Object) -> Result {
-    // SAFETY: the caller's promise.
-    settled(compute::wait(|| unsafe { real::cuEventSynchronize(event) }))
+/// A wait for a stream, a context or an event.
+pub(crate) fn synchronize(call: impl FnOnce() -> Result) -> Result {
+    settle_after(|| compute::wait(call))
 }

@@ -6,7 +6,6 @@ use fgpu_quota_core::files;
 use fgpu_quota_core::process::Process;
 
 use crate::driver::{Device, NOT_INITIALIZED, Result, SUCCESS};
-use crate::wrapped::real;
 use crate::{meter, place};
 
 /// Free and total memory as the container should see them, from what the driver says: total is the limit,
@@ -25,29 +24,16 @@ fn limited(free: u64, total: u64) -> core::result::Result<(u64, u64), Result> {
     })
 }
 
+/// Free and total memory of the current context's device.
+///
 /// # Safety
-/// As `cuMemGetInfo_v2`.
-pub(crate) unsafe fn memory(free: *mut usize, total: *mut usize) -> Result {
-    // SAFETY: the driver writes both if it succeeds.
-    unsafe { info(free, total, real::cuMemGetInfo_v2) }
-}
-
-/// # Safety
-/// As `cuMemGetInfo`.
-pub(crate) unsafe fn memory_32(free: *mut c_uint, total: *mut c_uint) -> Result {
-    // SAFETY: the driver writes both if it succeeds.
-    unsafe { info(free, total, real::cuMemGetInfo) }
-}
-
-/// # Safety
-/// `call` writes its arguments if it succeeds, and takes what the application gave.
-unsafe fn info<T: Copy + TryInto<u64> + TryFrom<u64> + Max>(
+/// If `call` succeeds, it has written both.
+pub(crate) unsafe fn memory<T: Copy + TryInto<u64> + TryFrom<u64> + Max>(
     free: *mut T,
     total: *mut T,
-    call: unsafe fn(*mut T, *mut T) -> Result,
+    call: impl FnOnce() -> Result,
 ) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { call(free, total) };
+    let result = call();
     if result != SUCCESS || free.is_null() || total.is_null() {
         return result;
     }
@@ -66,29 +52,16 @@ unsafe fn info<T: Copy + TryInto<u64> + TryFrom<u64> + Max>(
     }
 }
 
+/// Total memory of a device.
+///
 /// # Safety
-/// As `cuDeviceTotalMem_v2`.
-pub(crate) unsafe fn total(bytes: *mut usize, device: Device) -> Result {
-    // SAFETY: the driver writes the size if it succeeds.
-    unsafe { device_total(bytes, device, real::cuDeviceTotalMem_v2) }
-}
-
-/// # Safety
-/// As `cuDeviceTotalMem`.
-pub(crate) unsafe fn total_32(bytes: *mut c_uint, device: Device) -> Result {
-    // SAFETY: the driver writes the size if it succeeds.
-    unsafe { device_total(bytes, device, real::cuDeviceTotalMem) }
-}
-
-/// # Safety
-/// `call` writes its first argument if it succeeds, and takes what the application gave.
-unsafe fn device_total<T: Copy + TryInto<u64> + TryFrom<u64> + Max>(
+/// If `call` succeeds, it has written `bytes`.
+pub(crate) unsafe fn device_total<T: Copy + TryInto<u64> + TryFrom<u64> + Max>(
     bytes: *mut T,
     device: Device,
-    call: unsafe fn(*mut T, Device) -> Result,
+    call: impl FnOnce() -> Result,
 ) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { call(bytes, device) };
+    let result = call();
     if result != SUCCESS || bytes.is_null() {
         return result;
     }
@@ -107,7 +80,7 @@ unsafe fn device_total<T: Copy + TryInto<u64> + TryFrom<u64> + Max>(
 }
 
 /// The largest value: what a 32-bit size says of more than it can.
-trait Max {
+pub(crate) trait Max {
     const MAX: Self;
 }
 

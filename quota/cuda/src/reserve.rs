@@ -3,7 +3,7 @@
 use fgpu_quota_core::allocations::{Entry, Kind, Table};
 use fgpu_quota_core::process::Process;
 
-use crate::driver::{OUT_OF_MEMORY, Result, SUCCESS};
+use crate::driver::{Device, OUT_OF_MEMORY, Result, SUCCESS};
 use crate::{meter, place};
 
 /// What a call is about, or the error that the application gets.
@@ -58,6 +58,23 @@ impl Reserved {
 /// The context with which what is allocated in `context` ends: a green context's memory is the primary's.
 pub(crate) fn root(table: &mut Table, context: u64) -> u64 {
     table.get_mut(Kind::Context, context).map_or(context, |entry| entry.owner)
+}
+
+/// This process's account, and the number of a device in the grant.
+pub(crate) fn account_on(device: Device) -> Placed<(&'static Process, usize)> {
+    let process = account()?;
+    Ok((process, place::of_device(process, device)?))
+}
+
+/// Reserves exactly so many bytes.
+pub(crate) fn exactly(process: &Process, gpu: usize, bytes: u64) -> Placed<u64> {
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let reserved = process.reserve_between(gpu, bytes, bytes).or_else(|| {
+        if meter::give_up_spare(process, gpu) { process.reserve_between(gpu, bytes, bytes) } else { None }
+    });
+    reserved.ok_or(OUT_OF_MEMORY)
 }
 
 /// Reserves, calls the driver, books. What the driver rejects anyway, it is left to reject.

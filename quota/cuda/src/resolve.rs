@@ -1,63 +1,53 @@
-//! `cuGetProcAddress`: the real library finds the function, and if it is one that we wrap, ours is given.
+//! `cuGetProcAddress`: the real library finds the function, and the application gets ours if we wrap it.
 //!
-//! Looked up by the address that the real library answers, never by name: which variant a name, a CUDA
-//! version and flags mean is for the real library to say, and it changes with every release.
+//! Ours is looked up by the address that the real library answers, never by name. Which variant a name, a CUDA version and
+//! flags mean is for the real library to say, and it changes with every release.
 
-use core::ffi::{c_char, c_int, c_ulonglong};
+use core::ffi::c_int;
+
+use fgpu_quota_core::symbols::Function;
 
 use crate::driver::{Address, FOUND, Result, SUCCESS, SYMBOL_NOT_FOUND};
-use crate::wrapped::{LIBRARY, real};
+use crate::real::LIBRARY;
 
 /// # Safety
-/// As `cuGetProcAddress`.
+/// `address` is null, or can be written; if `call` succeeds, it has written it.
 pub(crate) unsafe fn proc_address(
-    name: *const c_char,
+    exports: &[Function],
     address: *mut Address,
-    version: c_int,
-    flags: c_ulonglong,
+    call: impl FnOnce() -> Result,
 ) -> Result {
+    let result = call();
     // SAFETY: the caller's promise.
-    let result = unsafe { real::cuGetProcAddress(name, address, version, flags) };
-    // SAFETY: null, or the application's variable, written by the driver if it succeeded.
-    unsafe { replace(result, address) };
+    if let Some(address) = unsafe { address.as_mut() }.filter(|_| result == SUCCESS)
+        && let Some(ours) = LIBRARY.export_of(*address as usize, exports)
+    {
+        *address = ours as Address;
+    }
     result
 }
 
+/// `first` calls the first version. A driver of CUDA 11 has no other, and an application that asks ours for the second one
+/// gets its answer.
+///
 /// # Safety
-/// As `cuGetProcAddress_v2`.
+/// As [`proc_address`]; `status` is null, or can be written.
 pub(crate) unsafe fn proc_address_v2(
-    name: *const c_char,
+    exports: &[Function],
     address: *mut Address,
-    version: c_int,
-    flags: c_ulonglong,
     status: *mut c_int,
+    first: impl FnOnce() -> Result,
+    call: impl FnOnce() -> Result,
 ) -> Result {
-    if !LIBRARY.has("cuGetProcAddress_v2") {
-        // A driver of CUDA 11: who asks us for v2, which that driver would not have had, gets v1's answer.
+    if LIBRARY.has("cuGetProcAddress_v2") {
         // SAFETY: the caller's promise.
-        let result = unsafe { proc_address(name, address, version, flags) };
-        // SAFETY: null, or the application's variable.
-        if let Some(status) = unsafe { status.as_mut() } {
-            *status = if result == SUCCESS { FOUND } else { SYMBOL_NOT_FOUND };
-        }
-        return result;
+        return unsafe { proc_address(exports, address, call) };
     }
     // SAFETY: the caller's promise.
-    let result = unsafe { real::cuGetProcAddress_v2(name, address, version, flags, status) };
-    // SAFETY: null, or the application's variable, written by the driver if it succeeded.
-    unsafe { replace(result, address) };
+    let result = unsafe { proc_address(exports, address, first) };
+    // SAFETY: the caller's promise.
+    if let Some(status) = unsafe { status.as_mut() } {
+        *status = if result == SUCCESS { FOUND } else { SYMBOL_NOT_FOUND };
+    }
     result
-}
-
-/// # Safety
-/// `address` is null, or was written by the driver if `result` is success.
-unsafe fn replace(result: Result, address: *mut Address) {
-    if result != SUCCESS {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    let Some(address) = (unsafe { address.as_mut() }) else { return };
-    if let Some(twin) = LIBRARY.twin_of(*address as usize) {
-        *address = twin as Address;
-    }
 }

@@ -1,42 +1,29 @@
 //! The virtual memory management: memory behind handles.
 //!
-//! The memory that `cuMemCreate` makes lives as long as its handle has references *or* any of it is mapped;
-//! frameworks release the handle right after mapping it. So the memory has an entry of its own, a block, with
-//! two counts, and is given back when both are 0:
-//!
-//! ```text
-//!   Handle h  ──link──▶ Block b { references: 1, mappings: 2 } ◀──link── Mapping at p
-//!                                                              ◀──link── Mapping at q
-//! ```
+//! What holds the memory of a handle is counted in its [block](crate::block).
 //!
 //! What we have no entry for (an imported handle, say) passes through: who created it counts it, as long as it
 //! lives and has the handle or a mapping. What it gave to another process and let go of itself is counted nowhere.
 
-use core::ffi::{c_int, c_ulonglong, c_void};
-
 use fgpu_quota_core::allocations::{Entry, Kind, Table};
 use fgpu_quota_core::process::Process;
 
+use crate::block::{MAPPING, REFERENCE};
 use crate::driver::{Address, AllocationProperties, Handle, MANAGED, Pointer, Result, SUCCESS};
-use crate::place;
 use crate::reserve::Reserved;
-use crate::wrapped::real;
+use crate::{bind, block, place};
 
-/// In a block's `link`: the handle's references in the low half, mappings and [bindings](crate::bind) in the high one.
-const REFERENCE: u64 = 1;
-pub(crate) const MAPPING: u64 = 1 << 32;
-
+/// Makes memory, and the first reference to it.
+///
 /// # Safety
-/// As `cuMemCreate`.
+/// `properties` is null or valid. If `call` succeeds, it has written `handle`.
 pub(crate) unsafe fn create(
     handle: *mut Handle,
     bytes: usize,
     properties: *const AllocationProperties,
-    flags: c_ulonglong,
+    call: impl FnOnce() -> Result,
 ) -> Result {
     // SAFETY: the caller's promise.
-    let call = || unsafe { real::cuMemCreate(handle, bytes, properties, flags) };
-    // SAFETY: null, or the application's structure, whose location is where it has always been.
     let properties = unsafe { properties.as_ref() };
     let device = properties.and_then(|properties| properties.location.device());
     let is_managed = properties.is_some_and(|properties| properties.kind == MANAGED);
@@ -70,17 +57,14 @@ pub(crate) unsafe fn create(
     result
 }
 
-/// # Safety
-/// As `cuMemRelease`.
-pub(crate) unsafe fn release(handle: Handle) -> Result {
-    // SAFETY: the caller's promise.
-    let call = || unsafe { real::cuMemRelease(handle) };
+/// The end of a reference.
+pub(crate) fn release(handle: Handle, call: impl FnOnce() -> Result) -> Result {
     let Some(process) = Process::registered() else { return call() };
     // A last reference's handle is forgotten first: once the driver has released it, another thread may be
     // given the same. The block keeps the reference until the driver has agreed.
     let block = {
         let mut table = process.allocations.lock();
-        let block = table.get_mut(Kind::Handle, handle).map(|entry| entry.link);
+        let block = block::of_handle(&mut table, handle);
         let is_last = |block| table.get_mut(Kind::Block, block).is_some_and(|entry| entry.link as u32 == 1);
         if block.is_some_and(is_last) {
             table.remove(Kind::Handle, handle);
@@ -90,34 +74,15 @@ pub(crate) unsafe fn release(handle: Handle) -> Result {
     let result = call();
     if let Some(block) = block {
         if result == SUCCESS {
-            drop_from(process, block, REFERENCE);
+            block::drop_from(process, block, REFERENCE);
         } else {
             point(&mut process.allocations.lock(), handle, block);
         }
     } else if result == SUCCESS {
         // A multicast object, perhaps; one that another reference keeps alive is asked about no more.
-        crate::bind::end(handle);
+        bind::end(handle);
     }
     result
-}
-
-/// The block that is mapped at an address, anywhere in the mapping.
-pub(crate) fn block_at(table: &Table, address: Pointer) -> Option<u64> {
-    let around = |entry: &Entry| address.wrapping_sub(entry.key) < entry.bytes;
-    table.find(Kind::Mapping, around).map(|entry| entry.link)
-}
-
-/// Takes one reference or mapping off a block, and gives its memory back if it was the last.
-pub(crate) fn drop_from(process: &Process, block: u64, what: u64) {
-    let mut table = process.allocations.lock();
-    let Some(entry) = table.get_mut(Kind::Block, block) else { return };
-    entry.link = entry.link.wrapping_sub(what);
-    if entry.link == 0
-        && let Some(entry) = table.remove(Kind::Block, block)
-    {
-        drop(table);
-        process.release(entry.gpu as usize, entry.bytes);
-    }
 }
 
 /// Notes that `handle` leads to `block`. If there is no memory for the entry, a reference is never seen to
@@ -126,76 +91,58 @@ fn point(table: &mut Table, handle: Handle, block: u64) {
     table.insert(Entry { key: handle, kind: Kind::Handle, link: block, ..Entry::default() });
 }
 
+/// One more reference to what is mapped at an address.
+///
 /// # Safety
-/// As `cuMemRetainAllocationHandle`.
-pub(crate) unsafe fn retain(handle: *mut Handle, address: Address) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMemRetainAllocationHandle(handle, address) };
+/// If `call` succeeds, it has written `handle`.
+pub(crate) unsafe fn retain(handle: *mut Handle, address: Address, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     if result == SUCCESS
         && let Some(process) = Process::registered()
     {
-        // SAFETY: written by the driver, which succeeded.
+        // SAFETY: the caller's promise.
         let handle = unsafe { *handle };
-        let address = address as u64;
         let mut table = process.allocations.lock();
         // The address may be anywhere in a mapping, and its handle may have been released long ago.
-        let block = match table.get_mut(Kind::Handle, handle) {
-            Some(entry) => Some(entry.link),
-            None => block_at(&table, address),
-        };
+        let block = block::of_handle(&mut table, handle).or_else(|| block::block_at(&table, address as u64));
         if let Some(block) = block
-            && let Some(entry) = table.get_mut(Kind::Block, block)
+            && block::hold(&mut table, block, REFERENCE).is_some()
         {
-            entry.link = entry.link.wrapping_add(REFERENCE);
             point(&mut table, handle, block);
         }
     }
     result
 }
 
+/// A handle from another process, or one of ours that comes back under its old name: one more reference.
+///
 /// # Safety
-/// As `cuMemImportFromShareableHandle`.
-pub(crate) unsafe fn import(handle: *mut Handle, shared: *mut c_void, kind: c_int) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMemImportFromShareableHandle(handle, shared, kind) };
+/// If `call` succeeds, it has written `handle`.
+pub(crate) unsafe fn import(handle: *mut Handle, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     if result == SUCCESS
         && let Some(process) = Process::registered()
     {
-        // SAFETY: written by the driver, which succeeded.
+        // SAFETY: the caller's promise.
         let handle = unsafe { *handle };
         let mut table = process.allocations.lock();
-        // Our own, come back under its old name: one more reference.
-        let block = table.get_mut(Kind::Handle, handle).map(|entry| entry.link);
-        if let Some(block) = block
-            && let Some(entry) = table.get_mut(Kind::Block, block)
-        {
-            entry.link = entry.link.wrapping_add(REFERENCE);
+        if let Some(block) = block::of_handle(&mut table, handle) {
+            block::hold(&mut table, block, REFERENCE);
         }
     }
     result
 }
 
-/// # Safety
-/// As `cuMemMap`.
-pub(crate) unsafe fn map(
-    pointer: Pointer,
-    bytes: usize,
-    offset: usize,
-    handle: Handle,
-    flags: c_ulonglong,
-) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMemMap(pointer, bytes, offset, handle, flags) };
+/// Maps a handle.
+pub(crate) fn map(pointer: Pointer, bytes: usize, handle: Handle, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     if result == SUCCESS
         && let Some(process) = Process::registered()
     {
         let mut table = process.allocations.lock();
-        let block = table.get_mut(Kind::Handle, handle).map(|entry| entry.link);
-        if let Some(block) = block
-            && let Some(entry) = table.get_mut(Kind::Block, block)
+        if let Some(block) = block::of_handle(&mut table, handle)
+            && let Some(gpu) = block::hold(&mut table, block, MAPPING)
         {
-            entry.link = entry.link.wrapping_add(MAPPING);
-            let gpu = entry.gpu;
             let bytes = bytes as u64;
             table.insert(Entry { key: pointer, kind: Kind::Mapping, gpu, bytes, link: block, owner: 0 });
         }
@@ -203,11 +150,9 @@ pub(crate) unsafe fn map(
     result
 }
 
-/// # Safety
-/// As `cuMemUnmap`.
-pub(crate) unsafe fn unmap(pointer: Pointer, bytes: usize) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::cuMemUnmap(pointer, bytes) };
+/// Takes off all mappings in a range.
+pub(crate) fn unmap(pointer: Pointer, bytes: usize, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     if result != SUCCESS {
         return result;
     }
@@ -227,7 +172,7 @@ pub(crate) unsafe fn unmap(pointer: Pointer, bytes: usize) -> Result {
             continue;
         };
         drop(table);
-        drop_from(process, mapping.link, MAPPING);
+        block::drop_from(process, mapping.link, MAPPING);
         at = at.saturating_add(mapping.bytes.max(1));
     }
     result

@@ -1,6 +1,6 @@
 //! The grant's GPUs only, numbered as in the limits.
 
-use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::ffi::{CStr, c_uint};
 use core::ptr::null_mut;
 
 use fgpu_quota_core::files;
@@ -8,7 +8,7 @@ use fgpu_wire::limits::Page;
 use fgpu_wire::parse_uuid;
 
 use crate::abi::{Device, INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, Result, SUCCESS, UUID_TEXT};
-use crate::wrapped::real;
+use crate::real;
 
 /// Whose a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,27 +49,12 @@ pub(crate) unsafe fn whose(device: Device) -> core::result::Result<Whose, Result
     Ok(number.map_or(Whose::Foreign, Whose::Granted))
 }
 
-/// # Safety
-/// As `nvmlDeviceGetCount`.
-pub(crate) unsafe fn count(count: *mut c_uint) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::nvmlDeviceGetCount(count) };
-    // SAFETY: null, or written by the library if it succeeded.
-    unsafe { granted_count(result, count) }
-}
-
-/// # Safety
-/// As `nvmlDeviceGetCount_v2`.
-pub(crate) unsafe fn count_v2(count: *mut c_uint) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::nvmlDeviceGetCount_v2(count) };
-    // SAFETY: null, or written by the library if it succeeded.
-    unsafe { granted_count(result, count) }
-}
-
+/// How many GPUs there are.
+///
 /// # Safety
 /// `count` is null or can be written.
-unsafe fn granted_count(result: Result, count: *mut c_uint) -> Result {
+pub(crate) unsafe fn count(count: *mut c_uint, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     if result != SUCCESS || count.is_null() {
         return result;
     }
@@ -112,7 +97,7 @@ fn spell(uuid: &[u8; 16]) -> [u8; 41] {
 ///
 /// # Safety
 /// `device` is null or can be written; `call` writes it if it succeeds.
-unsafe fn if_granted(device: *mut Device, call: impl FnOnce() -> Result) -> Result {
+pub(crate) unsafe fn if_granted(device: *mut Device, call: impl FnOnce() -> Result) -> Result {
     let result = call();
     if result != SUCCESS || device.is_null() {
         return result;
@@ -128,53 +113,19 @@ unsafe fn if_granted(device: *mut Device, call: impl FnOnce() -> Result) -> Resu
     error
 }
 
+/// The number of a GPU.
+///
 /// # Safety
-/// As `nvmlDeviceGetHandleByUUID`.
-pub(crate) unsafe fn by_uuid(uuid: *const c_char, device: *mut Device) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { if_granted(device, || real::nvmlDeviceGetHandleByUUID(uuid, device)) }
-}
-
-/// # Safety
-/// As `nvmlDeviceGetHandleByUUIDV`.
-pub(crate) unsafe fn by_uuidv(uuid: *const c_void, device: *mut Device) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { if_granted(device, || real::nvmlDeviceGetHandleByUUIDV(uuid, device)) }
-}
-
-/// # Safety
-/// As `nvmlDeviceGetHandleBySerial`.
-pub(crate) unsafe fn by_serial(serial: *const c_char, device: *mut Device) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { if_granted(device, || real::nvmlDeviceGetHandleBySerial(serial, device)) }
-}
-
-/// # Safety
-/// As `nvmlDeviceGetHandleByPciBusId`.
-pub(crate) unsafe fn by_pci(bus: *const c_char, device: *mut Device) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { if_granted(device, || real::nvmlDeviceGetHandleByPciBusId(bus, device)) }
-}
-
-/// # Safety
-/// As `nvmlDeviceGetHandleByPciBusId_v2`.
-pub(crate) unsafe fn by_pci_v2(bus: *const c_char, device: *mut Device) -> Result {
-    // SAFETY: the caller's promise.
-    unsafe { if_granted(device, || real::nvmlDeviceGetHandleByPciBusId_v2(bus, device)) }
-}
-
-/// # Safety
-/// As `nvmlDeviceGetIndex`.
-pub(crate) unsafe fn index(device: Device, index: *mut c_uint) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::nvmlDeviceGetIndex(device, index) };
+/// `index` is null or can be written.
+pub(crate) unsafe fn index(device: Device, index: *mut c_uint, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     if result != SUCCESS || index.is_null() {
         return result;
     }
     // SAFETY: a handle that NVML knows, since it just answered.
     match unsafe { whose(device) } {
         Ok(Whose::Granted(number)) => {
-            // SAFETY: written by the library, which succeeded.
+            // SAFETY: the caller's promise.
             unsafe { *index = number as c_uint };
             SUCCESS
         }

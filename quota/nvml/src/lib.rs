@@ -2,7 +2,7 @@
 //! nvidia-ml-py and frameworks see of the GPUs is the grant.
 //!
 //! It takes NVML's place as `libfgpu-cuda.so` takes libcuda's: same SONAME, the real library by its absolute
-//! path in `DT_NEEDED`, every name that is not in the table [`wrapped`] is the real one's. It only looks: it
+//! path in `DT_NEEDED`, every name that is not in the table [`table`] is the real one's. It only looks: it
 //! has no slot in the ledger.
 //!
 //! - [`devices`]: the grant's GPUs only, numbered as in the limits;
@@ -21,11 +21,13 @@ mod accounting;
 mod activity;
 mod command;
 mod devices;
+mod exports;
 mod memory;
 mod private;
 mod processes;
+mod real;
+mod table;
 mod topology;
-mod wrapped;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

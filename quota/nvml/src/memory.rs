@@ -5,7 +5,6 @@ use fgpu_wire::limits::UNLIMITED;
 
 use crate::abi::{Device, Memory, MemoryV2, NO_PERMISSION, Result, SUCCESS};
 use crate::devices::{Whose, limits, whose};
-use crate::wrapped::real;
 
 /// Bytes of GPU number `gpu` that the container's living processes use.
 fn used(gpu: usize) -> core::result::Result<u64, Result> {
@@ -46,20 +45,12 @@ unsafe fn limited(
     Ok(Some((total, (total - used).min(free), used)))
 }
 
-/// # Safety
-/// As `nvmlDeviceGetMemoryInfo`.
-pub(crate) unsafe fn info(device: Device, memory: *mut Memory) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::nvmlDeviceGetMemoryInfo(device, memory) };
-    // SAFETY: null, or written by the library if it succeeded.
-    unsafe { show(device, result, memory) }
-}
-
 /// Makes what the library says of the GPU's memory what the container should see.
 ///
 /// # Safety
-/// `memory` is null, or was written by the library if `result` is success.
-unsafe fn show(device: Device, result: Result, memory: *mut Memory) -> Result {
+/// `memory` is null, or `call` has written it if it succeeds.
+pub(crate) unsafe fn info(device: Device, memory: *mut Memory, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     // SAFETY: the caller's promise.
     let Some(memory) = (unsafe { memory.as_mut() }).filter(|_| result == SUCCESS) else { return result };
     // SAFETY: a handle that NVML knows, since it just answered.
@@ -77,11 +68,10 @@ unsafe fn show(device: Device, result: Result, memory: *mut Memory) -> Result {
 /// not told of others: no more than the container's own memory.
 ///
 /// # Safety
-/// As `nvmlDeviceGetBAR1MemoryInfo`.
-pub(crate) unsafe fn bar1(device: Device, window: *mut Memory) -> Result {
+/// `window` is null, or `call` has written it if it succeeds.
+pub(crate) unsafe fn bar1(device: Device, window: *mut Memory, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     // SAFETY: the caller's promise.
-    let result = unsafe { real::nvmlDeviceGetBAR1MemoryInfo(device, window) };
-    // SAFETY: null, or written by the library if it succeeded.
     let Some(window) = (unsafe { window.as_mut() }).filter(|_| result == SUCCESS) else { return result };
     // SAFETY: a handle that NVML knows, since it just answered.
     let own = match unsafe { whose(device) } {
@@ -100,21 +90,13 @@ pub(crate) unsafe fn bar1(device: Device, window: *mut Memory) -> Result {
     }
 }
 
+/// [`info`] of the second version.
+///
 /// # Safety
-/// As `nvmlDeviceGetConfComputeProtectedMemoryUsage`.
-pub(crate) unsafe fn protected(device: Device, memory: *mut Memory) -> Result {
+/// `memory` is null, or `call` has written it if it succeeds.
+pub(crate) unsafe fn info_v2(device: Device, memory: *mut MemoryV2, call: impl FnOnce() -> Result) -> Result {
+    let result = call();
     // SAFETY: the caller's promise.
-    let result = unsafe { real::nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory) };
-    // SAFETY: null, or written by the library if it succeeded.
-    unsafe { show(device, result, memory) }
-}
-
-/// # Safety
-/// As `nvmlDeviceGetMemoryInfo_v2`.
-pub(crate) unsafe fn info_v2(device: Device, memory: *mut MemoryV2) -> Result {
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::nvmlDeviceGetMemoryInfo_v2(device, memory) };
-    // SAFETY: null, or written by the library if it succeeded.
     let Some(memory) = (unsafe { memory.as_mut() }).filter(|_| result == SUCCESS) else { return result };
     // SAFETY: a handle that NVML knows, since it just answered.
     match unsafe { limited(device, memory.total, memory.free) } {

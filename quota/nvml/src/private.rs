@@ -13,7 +13,6 @@ use crate::abi::{
     Device, INVALID_ARGUMENT, NO_INSTANCE, NO_PERMISSION, NOT_FOUND, PrivateProcess, Result, SUCCESS,
 };
 use crate::devices::{Whose, limits, whose};
-use crate::wrapped::real;
 use crate::{command, processes};
 
 /// 6c3efec4-8fc9-4e6c-a327-ee696e12f7c4 as a GUID lies in memory.
@@ -36,12 +35,17 @@ type Slot = unsafe extern "C" fn(usize, usize, usize, usize) -> Result;
 static COPY: AtomicPtr<usize> = AtomicPtr::new(core::ptr::null_mut());
 static REAL_BY_INDEX: AtomicUsize = AtomicUsize::new(0);
 
+/// Gives our copy out for the real table.
+///
 /// # Safety
-/// As `nvmlInternalGetExportTable`.
-pub(crate) unsafe fn table(table: *mut *const c_void, id: *const [u8; 16]) -> Result {
+/// `id` is null or a GUID; if `call` succeeds, it has written `table`.
+pub(crate) unsafe fn table(
+    table: *mut *const c_void,
+    id: *const [u8; 16],
+    call: impl FnOnce() -> Result,
+) -> Result {
+    let result = call();
     // SAFETY: the caller's promise.
-    let result = unsafe { real::nvmlInternalGetExportTable(table, id) };
-    // SAFETY: null, or a GUID.
     if result != SUCCESS || table.is_null() || unsafe { id.as_ref() } != Some(&TABLE_ID) {
         return result;
     }

@@ -4,7 +4,7 @@ use core::ffi::{c_uint, c_void};
 
 use crate::abi::{Device, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Result, SUCCESS};
 use crate::devices::{Whose, whose};
-use crate::wrapped::real;
+use crate::real;
 
 /// The most GPUs that a node has.
 const MOST: usize = 64;

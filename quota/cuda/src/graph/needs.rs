@@ -6,7 +6,7 @@ use fgpu_quota_core::sys;
 use fgpu_wire::MAX_GPUS;
 
 use crate::driver::{ALLOC_NODE, AllocNode, CHILD_GRAPH, Object, SUCCESS};
-use crate::wrapped::real;
+use crate::real;
 
 /// Graphs within graphs, at most; the driver allows fewer.
 const DEPTH: u32 = 32;
