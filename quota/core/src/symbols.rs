@@ -1,8 +1,9 @@
 //! The functions of a real library that we wrap or call, and where they are.
 //!
-//! A library of ours has one table, a macro that hands its rows to any other macro. [`real_functions!`](crate::real_functions)
-//! makes the calls of the real library from it, [`exports!`](crate::exports) our own functions. These are two modules, so what
-//! an export leads to can call the real library without naming the exports.
+//! A library of ours has one table, a macro that hands its rows to any other macro.
+//! [`real_functions!`](crate::real_functions) makes the calls of the real library from it,
+//! [`exports!`](crate::exports) our own functions. These are two modules, so what an export leads to can call
+//! the real library without naming the exports.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -38,8 +39,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// The real function of row number `row`, looked for once per process. `None` if this version of the real library
-    /// has none.
+    /// The real function of row number `row`, looked for once per process. `None` if this version of the real
+    /// library has none.
     #[inline]
     pub fn real(&self, row: usize) -> Option<usize> {
         let symbol = self.symbols.get(row)?;
@@ -50,8 +51,8 @@ impl Library {
         }
     }
 
-    /// Fills the table. It takes no lock of ours: the loader's locks are taken inside, and a thread that holds those
-    /// may be waiting for us in a constructor. Two threads at once write the same.
+    /// Fills the table. It takes no lock of ours: the loader's locks are taken inside, and a thread that
+    /// holds those may be waiting for us in a constructor. Two threads at once write the same.
     #[cold]
     fn look(&self, wanted: &Symbol) -> Option<usize> {
         let Some(loaded) = elf::real(self.soname, core::ptr::from_ref(wanted) as usize) else {
@@ -69,7 +70,8 @@ impl Library {
         self.symbols.iter().position(|symbol| symbol.name == name).is_some_and(|row| self.real(row).is_some())
     }
 
-    /// Our function for the real function at `address`, if we wrap it. `exports` are our functions, in the table's order.
+    /// Our function for the real function at `address`, if we wrap it. `exports` are our functions, in the
+    /// table's order.
     pub fn export_of(&self, address: usize, exports: &[Function]) -> Option<Function> {
         // Fills the table if no call has yet.
         self.real(0);
@@ -81,8 +83,8 @@ impl Library {
     }
 }
 
-/// Declares the real library of a table: `LIBRARY`, and for each row an unsafe function of the same name that calls the
-/// real one, or gives `absent` if this version of the real library has none.
+/// Declares the real library of a table: `LIBRARY`, and for each row an unsafe function of the same name that
+/// calls the real one, or gives `absent` if this version of the real library has none.
 #[macro_export]
 macro_rules! real_functions {
     (
@@ -130,7 +132,8 @@ macro_rules! real_functions {
     };
 }
 
-/// Defines the functions that a library exports, one for each row under `wrap`, and `EXPORTS`, the list of them.
+/// Defines the functions that a library exports, one for each row under `wrap`, and `EXPORTS`, the list of
+/// them.
 ///
 /// A row is a function of the real library, `=`, and our function that does it:
 ///

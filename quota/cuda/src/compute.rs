@@ -1,10 +1,9 @@
 //! SM time: the driver's side of the [limiter].
 //!
-//! Each launch asks the limiter first and tells it afterwards; waits for the GPU and ends of streams and contexts let it
-//! read what has ended. Its events are the driver's, made in the application's context: with the application's streams
-//! they have in common only that they are recorded there. While a thread of ours asks the driver something, it is in the
-//! relaxed capture mode, so that a capture that is under way elsewhere is not disturbed; nothing is recorded in a stream that
-//! is captured.
+//! Each launch asks the limiter before and reports after. Waits for the GPU, and ends of streams and
+//! contexts, let the limiter read what has ended. Its events are made in the application's context and
+//! recorded in the application's streams. While the limiter asks the driver, the thread is in the relaxed
+//! capture mode, so captures elsewhere are not disturbed. Nothing is recorded in a stream that is captured.
 //!
 //! [limiter]: fgpu_quota_core::limiter
 
@@ -49,12 +48,13 @@ fn handle(stream: Where) -> Stream {
     number as Stream
 }
 
-/// Whether a capture was ever begun in this process. How many there are now would be hard to tell: they end with streams and contexts, too.
+/// Whether a capture was ever begun in this process. Captures also end with streams and contexts, so they are
+/// not counted.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 /// Threads that are about to begin a capture.
 static BEGINNING: AtomicU32 = AtomicU32::new(0);
 
-/// The beginning of a capture, which what we ask of the driver meanwhile could break.
+/// Begins a capture, while no thread of ours asks the driver what could break it.
 pub(crate) fn capture(call: impl FnOnce() -> Result) -> Result {
     CAPTURES.store(true, Ordering::SeqCst);
     BEGINNING.fetch_add(1, Ordering::SeqCst);
@@ -85,7 +85,7 @@ impl Host for System {
     }
 }
 
-/// The driver, asked by this thread in the relaxed capture mode from the first question on.
+/// The driver, in the relaxed capture mode from the first question on.
 #[derive(Default)]
 struct Driver {
     mode: Cell<Option<c_int>>,
@@ -97,7 +97,8 @@ impl Driver {
         // Also before the first capture: it may begin between this and what is asked next.
         if self.mode.get().is_none() {
             let mut mode = RELAXED;
-            // SAFETY: the driver exchanges the number for the mode before. One that has no modes has no captures.
+            // SAFETY: the driver exchanges the number for the previous mode. A driver without modes has no
+            // captures.
             unsafe { real::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
             self.mode.set(Some(mode));
         }
@@ -132,7 +133,7 @@ impl Events for Driver {
 
     fn is_done(&self, event: usize) -> bool {
         self.relax();
-        // What went wrong otherwise is over.
+        // After any other error the work is over.
         // SAFETY: our event.
         unsafe { real::cuEventQuery(event as Object) != NOT_READY }
     }
@@ -159,7 +160,8 @@ impl Events for Driver {
         if !CAPTURES.load(Ordering::Relaxed) {
             return false;
         }
-        // May be asked in every mode. The legacy stream answers with an error where a record would break somebody's capture.
+        // Allowed in every mode. For the legacy stream the driver returns an error where a record would break
+        // a capture.
         let mut status: c_int = 0;
         // SAFETY: as in `record`; the driver writes the status.
         let result = unsafe { real::cuStreamIsCapturing(handle(stream), &raw mut status) };
@@ -187,7 +189,7 @@ fn current() -> Option<Context> {
     (result == SUCCESS && !context.is_null()).then_some(context)
 }
 
-/// A context's lane, and where what it may use is found: which is not asked before it is needed.
+/// A context's lane, and where its grant is found.
 #[derive(Clone, Copy)]
 struct Here {
     process: &'static Process,
@@ -202,7 +204,7 @@ impl Here {
         self.lanes.grant(self.process, self.gpu)
     }
 
-    /// Before a launch; gives what [`after`](Self::after) wants.
+    /// Before a launch; returns what [`after`](Self::after) takes.
     #[inline]
     fn before(self, stream: Where) -> Option<u64> {
         self.lane.before(|| self.grant(), stream, &System, &Driver::default())
@@ -280,7 +282,7 @@ pub(crate) fn launch_many(
     result
 }
 
-/// The current context's lane, if something was launched in it.
+/// The current context's lane, if it has launched something.
 #[inline]
 fn launched() -> Option<Here> {
     let process = Process::registered()?;
@@ -299,8 +301,8 @@ pub(crate) fn wait(call: impl FnOnce() -> Result) -> Result {
     result
 }
 
-/// A copy in a stream, or what will tell the program that the GPU has come there. What was launched before it is marked first: nobody
-/// can say later when that ended.
+/// A copy in a stream, or an event, callback or host function that tells the program how far the GPU is. The
+/// launches before it are marked first: later their end cannot be measured.
 #[inline]
 pub(crate) fn follow(call: impl FnOnce() -> Result) -> Result {
     if let Some(here) = launched() {
@@ -309,16 +311,17 @@ pub(crate) fn follow(call: impl FnOnce() -> Result) -> Result {
     call()
 }
 
-/// A question whether launches have ended, or a fill in a stream: likewise, but not in the middle of launches.
+/// A cheap or polled call, such as a query or a fill: as [`follow`], but not between launches that follow
+/// each other closely.
 #[inline]
-pub(crate) fn follow_late(call: impl FnOnce() -> Result) -> Result {
+pub(crate) fn poll(call: impl FnOnce() -> Result) -> Result {
     if let Some(here) = launched() {
-        here.lane.before_late(|| here.grant(), &System, &Driver::default());
+        here.lane.before_poll(|| here.grant(), &System, &Driver::default());
     }
     call()
 }
 
-/// The end of a stream, which may be of another context than the current one.
+/// The end of a stream, which may belong to another context than the current one.
 pub(crate) fn destroy_stream(stream: Stream, call: impl FnOnce() -> Result) -> Result {
     let known = Process::registered().filter(|process| process.known_lanes().is_some());
     let Some(process) = known.filter(|_| stream as usize > PER_THREAD_STREAM) else { return call() };

@@ -1,7 +1,8 @@
 //! The table of the driver's functions that are wrapped, and of those that are only called.
 //!
-//! Each row says which function of ours does it; [`exports!`](fgpu_quota_core::exports) tells how it is read. The exported names
-//! are exactly the `wrap` part. The crate `fgpu-quota-names` says what every function of the driver does for the limit.
+//! Each row says which function of ours does it; [`exports!`](fgpu_quota_core::exports) tells how it is read.
+//! The exported names are exactly the `wrap` part. The crate `fgpu-quota-names` says what every function of
+//! the driver does for the limit.
 
 /// Hands the table to a macro.
 macro_rules! table {
@@ -308,18 +309,18 @@ macro_rules! table {
             = compute::follow();
         cuStreamAddCallback_ptsz(stream: Stream, function: Address, data: *mut c_void, flags: c_uint)
             = compute::follow();
-        cuMemsetD8Async(to: Pointer, value: c_uchar, count: usize, stream: Stream) = compute::follow_late();
+        cuMemsetD8Async(to: Pointer, value: c_uchar, count: usize, stream: Stream) = compute::poll();
         cuMemsetD8Async_ptsz(to: Pointer, value: c_uchar, count: usize, stream: Stream)
-            = compute::follow_late();
-        cuMemsetD16Async(to: Pointer, value: c_ushort, count: usize, stream: Stream) = compute::follow_late();
+            = compute::poll();
+        cuMemsetD16Async(to: Pointer, value: c_ushort, count: usize, stream: Stream) = compute::poll();
         cuMemsetD16Async_ptsz(to: Pointer, value: c_ushort, count: usize, stream: Stream)
-            = compute::follow_late();
-        cuMemsetD32Async(to: Pointer, value: c_uint, count: usize, stream: Stream) = compute::follow_late();
+            = compute::poll();
+        cuMemsetD32Async(to: Pointer, value: c_uint, count: usize, stream: Stream) = compute::poll();
         cuMemsetD32Async_ptsz(to: Pointer, value: c_uint, count: usize, stream: Stream)
-            = compute::follow_late();
-        cuStreamQuery(stream: Stream) = compute::follow_late();
-        cuStreamQuery_ptsz(stream: Stream) = compute::follow_late();
-        cuEventQuery(event: Object) = compute::follow_late();
+            = compute::poll();
+        cuStreamQuery(stream: Stream) = compute::poll();
+        cuStreamQuery_ptsz(stream: Stream) = compute::poll();
+        cuEventQuery(event: Object) = compute::poll();
 
         // Captures.
         cuStreamBeginCapture(stream: Stream) = compute::capture();

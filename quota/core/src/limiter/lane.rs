@@ -1,165 +1,92 @@
-//! What is under way in one context, and how long it took.
+//! One context of this process on a GPU: what of it is in flight, and what the limiter knows about its
+//! kernels.
+//!
+//! - [`calls`]: how many launches there were, and how many are in the driver's call;
+//! - [`streams`]: the streams whose launches have no mark yet;
+//! - [`span`]: one time at work, its marks, and what of it is charged;
+//! - [`lengths`]: how long kernels were recently.
 
-mod ahead;
 mod calls;
-mod held;
-mod marks;
-mod work;
+mod lengths;
+pub(super) mod span;
+pub(super) mod streams;
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use fgpu_wire::ledger::CREDIT;
-use fgpu_wire::limits::COMPUTE_CAP;
 
 use self::calls::Calls;
-use self::marks::Notes;
-use self::work::State;
-use super::{AHEAD, BEFOREHAND, Grant, LOOK, PAUSE, Wait};
+use self::span::Span;
+use self::streams::Unmarked;
+use super::environment::Host;
+use super::shared::grant::Grant;
+use super::shared::lock::Lock;
 
-/// Where something is launched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// A stream by its handle; up to 2 that is the legacy default stream.
-    Shared(usize),
-    /// The default stream of the thread that launches. No other thread can name it.
-    OwnThread,
-}
-
-/// A context's work on its GPU. All zeros is an idle one.
+/// A context's work on its GPU. All zeros is an idle lane.
 pub struct Lane {
-    /// Until when launches go without another look, and up to which one.
-    go_until: AtomicU64,
-    go_below: AtomicU64,
+    /// Launches go without another look until this time, and up to this launch.
+    pub(crate) go_until: AtomicU64,
+    pub(crate) go_below: AtomicU64,
     at_work: AtomicU32,
-    /// The thread that holds `state`; 0: nobody.
-    lock: AtomicUsize,
-    calls: Calls,
-    launched_at: AtomicU64,
+    pub(crate) calls: Calls,
+    pub(crate) launched_at: AtomicU64,
     /// Launches before the last marks.
-    covered: AtomicU64,
-    marked_at: AtomicU64,
-    /// So many of the next launches are marked one by one.
-    closely: AtomicU32,
-    retired: AtomicU64,
-    /// Nanoseconds of a launch; 0: not known.
-    average: AtomicU64,
-    /// Of the longest of late, on average over what was measured together; 0: not known.
-    longest: AtomicU64,
-    since: AtomicU64,
-    /// 1: a launch had to wait for its container's turn, and what was missed meanwhile is not made up for yet.
-    waited: AtomicU32,
+    pub(crate) covered: AtomicU64,
+    pub(crate) marked_at: AtomicU64,
+    /// So many of the next launches get a mark each.
+    pub(crate) mark_each: AtomicU32,
+    /// Launches that were seen to end.
+    pub(crate) retired: AtomicU64,
+    /// The average length of a kernel, nanoseconds; 0: unknown.
+    pub(crate) average: AtomicU64,
+    /// The length of the longest recent kernels, nanoseconds; 0: unknown.
+    pub(crate) longest: AtomicU64,
+    /// Since when it has launched without a pause.
+    pub(crate) since: AtomicU64,
+    /// 1: a launch yielded to other containers, and the container has not caught up on that yet.
+    pub(crate) yielded: AtomicU32,
     /// Launches that went unpaid since one was paid for.
-    unpaid: AtomicU32,
-    notes: Notes,
-    state: UnsafeCell<State>,
+    pub(crate) unpaid: AtomicU32,
+    pub(crate) unmarked: Unmarked,
+    pub(crate) span: Lock<Span>,
 }
-
-// SAFETY: `state` is reached under `lock` only.
-unsafe impl Sync for Lane {}
 
 impl Lane {
-    /// Whether a launch may go without another look. It is under way from then on.
-    #[inline]
-    pub(super) fn may_go(&self, now: u64) -> bool {
-        if now >= self.go_until.load(Ordering::Relaxed) || !self.is_at_work() {
-            return false;
-        }
-        // Before it is asked once more, so that nobody takes the lane for idle in between.
-        let before = self.calls.enter();
-        let may = self.is_at_work() && before.begun() < self.go_below.load(Ordering::Relaxed);
-        if !may {
-            self.calls.leave();
-        }
-        may
-    }
-
-    /// After a look that let a launch go: whether no other thread's took the room at the same time. It does not matter to one
-    /// that has waited for long enough (`is_stuck`): the other may be itself, in a callback of the driver's.
-    pub(super) fn enter(&self, window: u64, is_stuck: bool) -> bool {
-        let others = self.calls.enter().calling;
-        let has_room = others == 0 || is_stuck || self.under_way() + others < window;
-        if !has_room {
-            self.calls.leave();
-        }
-        has_room
-    }
-
-    /// A launch that was let go failed.
-    #[cold]
-    pub fn failed(&self) {
-        self.calls.leave();
-    }
-
-    pub(super) fn unpaid(&self) -> u32 {
-        self.unpaid.load(Ordering::Relaxed)
-    }
-
-    /// A launch goes, paid or not.
-    pub(super) fn note_unpaid(&self, is_unpaid: bool) {
-        let next = if is_unpaid { self.unpaid().saturating_add(1) } else { 0 };
-        self.unpaid.store(next, Ordering::Relaxed);
-    }
-
-    /// Lets launches go until the next look, as many as `window` allows for.
-    pub(super) fn let_go(&self, now: u64, grant: &Grant<'_>, window: u64, waited: bool) {
-        if waited {
-            self.waited.store(1, Ordering::Relaxed);
-        } else if grant.share().0 != COMPUTE_CAP || grant.account.paid() >= now {
-            self.waited.store(0, Ordering::Relaxed);
-        }
-        // The one that is let go now is among those that have begun.
-        let room = window.saturating_sub(self.under_way()).saturating_sub(1);
-        self.go_below.store(self.calls.count().begun() + room, Ordering::Relaxed);
-        self.go_until.store(now + LOOK, Ordering::Relaxed);
-    }
-
-    /// A launch comes to the gate. After a pause the lane's time counts anew: what it did not want it has not missed.
-    pub(super) fn arrive(&self, now: u64) {
-        if now.saturating_sub(self.launched_at.load(Ordering::Relaxed)) > PAUSE {
-            self.since.store(now, Ordering::Relaxed);
-            self.waited.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Since when it has launched without a pause.
-    pub(super) fn since(&self) -> u64 {
-        self.since.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn is_at_work(&self) -> bool {
+    pub(crate) fn is_at_work(&self) -> bool {
         self.at_work.load(Ordering::Acquire) != 0
     }
 
-    pub(super) fn average(&self) -> u64 {
+    pub(crate) fn set_at_work(&self, is_at_work: bool) {
+        self.at_work.store(is_at_work.into(), Ordering::Release);
+    }
+
+    pub(crate) fn average(&self) -> u64 {
         self.average.load(Ordering::Relaxed)
     }
 
-    pub(super) fn retired(&self) -> u64 {
+    pub(crate) fn retired(&self) -> u64 {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Time that the container had to leave to others is not lost to it as idle time is, nor what a sleep ended late.
-    pub(super) fn credit(&self, grant: &Grant<'_>, is_late: bool) -> u64 {
-        let late = if is_late { CREDIT } else { 0 };
-        if self.waited.load(Ordering::Relaxed) == 0 { late } else { late + grant.entitled() }
+    /// Launches that were not seen to end.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.calls.count().launched.saturating_sub(self.retired())
     }
 
-    /// Pays for a kernel in advance, if the lane is idle: several processes that wait until nothing is owed would go all at once.
-    /// Gives the GPU time, nanoseconds; `None`: another process was faster.
-    pub(super) fn prepay(&self, now: u64, grant: &Grant<'_>, wait: &Wait) -> Option<u64> {
-        let (mode, ppm) = grant.share();
-        if mode != COMPUTE_CAP || self.is_at_work() {
-            return Some(0);
-        }
-        if wait.turn {
-            self.waited.store(1, Ordering::Relaxed);
-        }
-        let (time, credit) = match self.average() {
-            // Of which nobody knows the length, one goes after the other.
-            0 => (AHEAD, 0),
-            average => (average.min(BEFOREHAND), self.credit(grant, wait.owed)),
-        };
-        grant.account.prepay(now, time, ppm, credit).then_some(time)
+    /// How long ago the last launch was, nanoseconds.
+    pub(crate) fn since_launch(&self, now: u64) -> u64 {
+        now.saturating_sub(self.launched_at.load(Ordering::Relaxed))
+    }
+
+    /// Unused time that is not lost, nanoseconds on the clock: what the container yielded to others, and what
+    /// a sleep ended too late. Idle time is lost.
+    pub(crate) fn credit(&self, grant: &Grant<'_>, is_late: bool) -> u64 {
+        let late = if is_late { CREDIT } else { 0 };
+        if self.yielded.load(Ordering::Relaxed) == 0 { late } else { late + grant.max_yield() }
+    }
+
+    /// Waits until no other thread that has the state asks the driver; until `until` at most.
+    pub(crate) fn wait_for_holder(&self, until: u64, host: &impl Host) {
+        self.span.wait_for_holder(until, host);
     }
 }

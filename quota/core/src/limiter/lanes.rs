@@ -7,14 +7,15 @@ use fgpu_wire::MAX_GPUS;
 use fgpu_wire::ledger::Compute;
 use fgpu_wire::turns::Turn;
 
-use super::{Grant, Host, Lane, PATIENCE};
+use super::constants::{LANES, PATIENCE};
+use super::environment::Host;
+use super::lane::Lane;
+use super::shared::grant::Grant;
 use crate::mutex::Mutex;
 use crate::process::{self, Process};
 use crate::turns::Seat;
 
-/// Contexts of a process for which a block has room.
-const LANES: usize = 64;
-/// Instead of a context's address: the lane cannot be used again.
+/// In place of a context's address: the lane cannot be used again.
 const LOST: usize = 1;
 
 /// What the limiter knows in this process. All zeros is the beginning; it is not there in a forked child.
@@ -26,17 +27,17 @@ pub struct Lanes {
     first: Block,
 }
 
-/// Lanes; who has more contexts at once has more blocks, and looks through them.
+/// A block of lanes. A process with more contexts at once has more blocks, and looks through all of them.
 #[repr(C)]
 struct Block {
     used: AtomicU32,
-    lanes: [Of; LANES],
+    slots: [Slot; LANES],
     /// Null: not needed yet.
     next: AtomicPtr<Self>,
 }
 
 #[repr(C)]
-struct Of {
+struct Slot {
     context: AtomicUsize,
     gpu: AtomicU32,
     lane: Lane,
@@ -50,26 +51,27 @@ impl Block {
     }
 
     #[inline]
-    fn find(&self, context: usize) -> Option<&Of> {
+    fn find(&self, context: usize) -> Option<&Slot> {
         let used = (self.used.load(Ordering::Acquire) as usize).min(LANES);
-        self.lanes[..used].iter().find(|of| of.context.load(Ordering::Acquire) == context)
+        self.slots[..used].iter().find(|slot| slot.context.load(Ordering::Acquire) == context)
     }
 }
 
 impl Lanes {
     #[inline]
-    fn of(&self, context: usize) -> Option<&Of> {
+    fn slot(&self, context: usize) -> Option<&Slot> {
         successors(Some(&self.first), |block| block.next()).find_map(|block| block.find(context))
     }
 
     /// The lane of a context, and the number of its GPU in the grant.
     #[inline]
     pub fn find(&self, context: usize) -> Option<(&Lane, usize)> {
-        let of = self.of(context)?;
-        Some((&of.lane, of.gpu.load(Ordering::Relaxed) as usize))
+        let slot = self.slot(context)?;
+        Some((&slot.lane, slot.gpu.load(Ordering::Relaxed) as usize))
     }
 
-    /// Likewise, and opens one for a context on GPU number `gpu` if there is none. `None`: the kernel has no memory for it.
+    /// The same, and opens one for a context on GPU number `gpu` if there is none. `None`: the kernel has no
+    /// memory for it.
     #[cold]
     pub fn open(&self, context: usize, gpu: usize) -> Option<(&Lane, usize)> {
         let _opening = self.opening.lock();
@@ -77,41 +79,44 @@ impl Lanes {
             return Some(found);
         }
         let mut block = &self.first;
-        // One whose context has ended is as good as new.
+        // A lane whose context has ended is as good as new.
         let index = loop {
-            match block.lanes.iter().position(|of| of.context.load(Ordering::Acquire) == 0) {
+            match block.slots.iter().position(|slot| slot.context.load(Ordering::Acquire) == 0) {
                 Some(index) => break index,
                 None if block.next().is_none() => process::make(&block.next),
                 None => {}
             }
             block = block.next()?;
         };
-        let of = &block.lanes[index];
-        of.gpu.store(gpu as u32, Ordering::Relaxed);
-        of.context.store(context, Ordering::Release);
+        let slot = &block.slots[index];
+        slot.gpu.store(gpu as u32, Ordering::Relaxed);
+        slot.context.store(context, Ordering::Release);
         block.used.fetch_max(index as u32 + 1, Ordering::AcqRel);
-        // Who holds it from now on is found by `wait_for_holders`, or finds a capture beginning.
+        // From now on `wait_for_holders` finds a holder of it, or the holder sees that a capture is
+        // beginning.
         fence(Ordering::SeqCst);
-        Some((&of.lane, gpu))
+        Some((&slot.lane, gpu))
     }
 
-    /// Before a capture begins: waits until all that was being asked of the driver by who holds a lane is answered: microseconds, and [`PATIENCE`]
-    /// at most. Who holds one afterwards finds that one begins ([`Events::is_capture_beginning`](super::Events)): the caller has made that so, and
-    /// then a sequentially consistent fence.
+    /// Before a capture begins: waits until every thread that holds a lane has its answers from the driver.
+    /// That takes microseconds, and [`PATIENCE`] at most. Before the call the caller makes
+    /// [`is_capture_beginning`](super::Events::is_capture_beginning) true and passes a sequentially
+    /// consistent fence; a thread that holds a lane afterwards sees that.
     pub fn wait_for_holders(&self, host: &impl Host) {
         let until = host.now().saturating_add(PATIENCE);
         for block in successors(Some(&self.first), |block| block.next()) {
             let used = (block.used.load(Ordering::Acquire) as usize).min(LANES);
-            block.lanes[..used].iter().for_each(|of| of.lane.wait_for_holder(until, host));
+            block.slots[..used].iter().for_each(|slot| slot.lane.wait_for_holder(until, host));
         }
     }
 
     /// A context has ended.
     pub fn close(&'static self, process: &Process, context: usize, host: &impl Host) {
-        let Some(of) = self.of(context) else { return };
-        let gpu = of.gpu.load(Ordering::Relaxed) as usize;
-        let is_closed = self.grant(process, gpu).is_some_and(|grant| of.lane.close(host.now(), &grant, host));
-        of.context.store(if is_closed { 0 } else { LOST }, Ordering::Release);
+        let Some(slot) = self.slot(context) else { return };
+        let gpu = slot.gpu.load(Ordering::Relaxed) as usize;
+        let is_closed =
+            self.grant(process, gpu).is_some_and(|grant| slot.lane.close(host.now(), &grant, host));
+        slot.context.store(if is_closed { 0 } else { LOST }, Ordering::Release);
     }
 
     /// What the container may use of a GPU.

@@ -2,22 +2,23 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of the number of calls. Should more be under way at once, they read as one launch too many until they are fewer again.
+/// Bits of the number of calls. More calls than that at once read as one launch too many until they are fewer
+/// again.
 const CALLS: u32 = 16;
 const LAUNCH: u64 = 1 << CALLS;
 
-/// Both in one word, so that they are of the same moment and a launch is one change. All zeros: none so far. The launches have 48 bits:
-/// one each microsecond for nine years.
+/// Both numbers in one word, so that they belong to the same moment and a launch is one atomic change. All
+/// zeros: none yet. The launches have 48 bits: one each microsecond for nine years.
 #[derive(Default)]
-pub(super) struct Calls(AtomicU64);
+pub(crate) struct Calls(AtomicU64);
 
 /// What [`Calls`] said at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Count {
+pub(crate) struct Count {
     /// Launches that the driver took.
-    pub(super) launched: u64,
-    /// Launches that were let go and of which the driver has said nothing yet.
-    pub(super) calling: u64,
+    pub(crate) launched: u64,
+    /// Launches that the gate has admitted, while the driver's call has not returned.
+    pub(crate) calling: u64,
 }
 
 impl Count {
@@ -25,29 +26,29 @@ impl Count {
         Self { launched: word >> CALLS, calling: word % LAUNCH }
     }
 
-    /// Launches that were let go.
-    pub(super) fn begun(self) -> u64 {
+    /// Launches that the gate has admitted.
+    pub(crate) fn admitted(self) -> u64 {
         self.launched + self.calling
     }
 }
 
 impl Calls {
-    pub(super) fn count(&self) -> Count {
+    pub(crate) fn count(&self) -> Count {
         Count::of(self.0.load(Ordering::Acquire))
     }
 
-    /// A thread is about to call the driver. Gives what was before.
-    pub(super) fn enter(&self) -> Count {
+    /// A thread is about to call the driver. Returns the count before.
+    pub(crate) fn enter(&self) -> Count {
         Count::of(self.0.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// It does not, or the driver refused.
-    pub(super) fn leave(&self) {
+    /// The thread does not call, or the driver refused.
+    pub(crate) fn leave(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The driver took its launch. Gives the number of launches with this one.
-    pub(super) fn launched(&self) -> u64 {
+    /// The driver took the launch. Returns the number of launches, this one included.
+    pub(crate) fn launched(&self) -> u64 {
         Count::of(self.0.fetch_add(LAUNCH - 1, Ordering::AcqRel)).launched + 1
     }
 }
@@ -64,11 +65,11 @@ mod tests {
         assert_eq!(calls.launched(), 1);
         assert_eq!(calls.count(), Count { launched: 1, calling: 1 });
         calls.leave();
-        assert_eq!((calls.count(), calls.count().begun()), (Count { launched: 1, calling: 0 }, 1));
+        assert_eq!((calls.count(), calls.count().admitted()), (Count { launched: 1, calling: 0 }, 1));
     }
 
     #[test]
-    fn too_many_calls_at_once_are_counted_right_once_they_are_fewer() {
+    fn too_many_calls_at_once_are_counted_correctly_later() {
         let (calls, many) = (Calls::default(), (1 << CALLS) + 3);
         for _ in 0..many {
             calls.enter();

@@ -65,7 +65,8 @@ fn who_comes_back_has_his_share_within_a_tenth_of_a_second() {
     }
 }
 
-/// Who has to wait for a long kernel of another's makes up for it, and takes no more than a cap allows for that.
+/// Who has to wait for a long kernel of another's makes up for it, and takes no more than a cap allows for
+/// that.
 #[test]
 fn long_kernels_of_a_neighbour_take_nobodys_share() {
     for mode in [COMPUTE_CAP, COMPUTE_SHARE] {
@@ -102,7 +103,8 @@ fn what_a_cap_makes_up_for_stays_within_three_points() {
     }
 }
 
-/// The most and the least that a container got of what both got, percent, over all spans of so many nanoseconds in a time.
+/// The most and the least that a container got of what both got, percent, over all spans of so many
+/// nanoseconds in a time.
 fn parts(node: &Node, container: usize, span: u64, from: u64, until: u64) -> (f64, f64) {
     let parts = (0..).map(|step| from + step * 10 * MS).take_while(|from| from + span <= until).map(|from| {
         let (one, two) = (percent(node, 0, from, from + span), percent(node, 1, from, from + span));
@@ -111,8 +113,8 @@ fn parts(node: &Node, container: usize, span: u64, from: u64, until: u64) -> (f6
     parts.fold((100.0, 0.0), |(least, most), part| (part.min(least), part.max(most)))
 }
 
-/// Over less than twenty kernels one more or less of either is more than five points. Of 250 ms it takes more, since whoever waits for
-/// one does not wait for its end.
+/// Over less than twenty kernels one more or less of either is more than five points. Of 250 ms it takes
+/// more, since whoever waits for one does not wait for its end.
 #[test]
 fn a_share_holds_over_some_seconds_however_long_the_kernels() {
     let shape = |waits, length: u64| {

@@ -1,4 +1,5 @@
-//! Prints what is in BENCHMARKS.md: `cargo test --release -p fgpu-quota-core experiments -- --ignored --nocapture`.
+//! Prints what is in BENCHMARKS.md: `cargo test --release -p fgpu-quota-core experiments -- --ignored
+//! --nocapture`.
 
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use super::tenant::{MS, Node, Process, S, SHAPES, Shape, start};
 
 const LONG: u64 = 5 * S;
 
-/// Two at 30 and 70 %: the least and the most that the first one got of what both got, over all pairs of shapes, and the
-/// least that both got, percent.
+/// Two at 30 and 70 %: the least and the most that the first one got of what both got, over all pairs of
+/// shapes, and the least that both got, percent.
 fn two(mode: u8, turns: bool) -> (f64, f64, f64) {
     let mut found = (100.0f64, 0.0f64, 100.0f64);
     for first in SHAPES {
@@ -31,7 +32,8 @@ fn two(mode: u8, turns: bool) -> (f64, f64, f64) {
     found
 }
 
-/// What a container alone got of the GPU, the most that a second held until some time and after it, and what was charged, percent.
+/// What a container alone got of the GPU, the most that a second held until some time and after it, and what
+/// was charged, percent.
 fn alone(shape: Shape, percent: u64, time: u64, known: u64) -> [f64; 4] {
     let node = Arc::new(Node::new(&[(COMPUTE_CAP, percent as u32 * 10_000)]));
     let threads = start(&Process::new(&node, 0, true), shape, 0, time);

@@ -1,4 +1,5 @@
-//! What may go wrong: processes that are killed, a file full of rubbish, kernels that wait for others, a new share.
+//! What may go wrong: processes that are killed, a file full of rubbish, kernels that wait for others, a new
+//! share.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ fn rubbish_in_the_shared_file_takes_nobodys_share() {
         let threads = start(&Process::new(&node, 0, true), first, 0, 2 * S);
         let mut threads: Vec<_> = threads.into_iter().map(|(_, thread)| thread).collect();
         let hostile = node.clone();
-        // It says of itself that it is next and busy, and of its neighbour that it has had its part, again and again.
+        // It says of itself that it is next and busy, and of its neighbour that it has had its part, again
+        // and again.
         let (_, thread) = node.world.actor(S, move |actor| {
             while hostile.world.now() < 3 * S {
                 let now = hostile.world.now();
@@ -112,8 +114,8 @@ fn processes_of_one_container_share_its_share() {
     }
 }
 
-/// All of them wait until nothing is owed; and their kernels end late, since they have the GPU by turns, which must not be taken
-/// for kernels that wait for later ones.
+/// All of them wait until nothing is owed; and their kernels end late, since they have the GPU by turns,
+/// which must not be taken for kernels that wait for later ones.
 #[test]
 fn many_processes_do_not_get_past_a_cap_together() {
     for shape in
@@ -152,7 +154,8 @@ fn the_first_second_of_many_processes_is_as_any_other() {
     }
 }
 
-/// Each of them ends without having asked the driver for anything but the launch, and so without a chance to count it later.
+/// Each of them ends without having asked the driver for anything but the launch, and so without a chance to
+/// count it later.
 #[test]
 fn a_process_for_each_kernel_is_capped() {
     let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
@@ -188,7 +191,8 @@ fn kernels_behind_copies_are_charged() {
     }
 }
 
-/// Of a burst the first launch is marked at once, the others later; the program asks its own memory whether all have ended.
+/// Of a burst the first launch is marked at once, the others later; the program asks its own memory whether
+/// all have ended.
 #[test]
 fn bursts_whose_end_nobody_waits_for_are_charged() {
     let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
@@ -227,7 +231,8 @@ fn long_kernels_behind_short_ones_are_charged_though_nobody_asks_for_their_end()
     assert!((23.75..=27.0).contains(&got), "{got:.1}");
 }
 
-/// On a busy machine a thread may be held up in the call. It is marked only then, so the call may count as well.
+/// On a busy machine a thread may be held up in the call. It is marked only then, so the call may count as
+/// well.
 #[test]
 fn a_kernel_that_ends_before_its_launch_returns_is_charged() {
     let node = Arc::new(Node::new(&[(COMPUTE_SHARE, 250_000)]));
@@ -244,14 +249,15 @@ fn a_kernel_that_ends_before_its_launch_returns_is_charged() {
     assert!((99 * MS..=202 * MS).contains(&charged), "{charged}");
 }
 
-/// In a callback of the driver's, which came while the thread had the lane's state: nobody records where the work began.
+/// In a callback of the driver's, which came while the thread had the lane's state: nobody records where the
+/// work began.
 #[test]
 fn a_first_launch_that_finds_the_lane_held_is_charged() {
     let node = Arc::new(Node::new(&[(COMPUTE_SHARE, 250_000)]));
     let process = Process::new(&node, 0, true);
     let (_, thread) = node.world.actor(S, move |actor| {
         let thread = Thread::new(&process, actor);
-        let held = thread.process.lane.hold(&thread).expect("nobody else is here");
+        let held = thread.process.lane.span.hold(&thread).expect("nobody else is here");
         thread.launch(Stream::Shared(0), 20 * MS);
         drop(held);
         thread.wait();
@@ -321,8 +327,8 @@ fn kernels_of_a_context_that_ends_at_once_are_charged() {
     }
 }
 
-/// The driver gives the time between two events in a `float` of milliseconds, which after some days cannot tell one kernel from
-/// no kernel. Short kernels would be taken for none.
+/// The driver gives the time between two events in a `float` of milliseconds, which after some days cannot
+/// tell one kernel from no kernel. Short kernels would be taken for none.
 #[test]
 fn times_stay_exact_in_a_lane_that_is_at_work_for_days() {
     let node = Arc::new(Node::new(&[(COMPUTE_SHARE, 250_000)]));

@@ -1,4 +1,5 @@
-//! A GPU that several processes use: each one's kernels run one after the other, the processes in slices of time.
+//! A GPU that several processes use: each one's kernels run one after the other, the processes in slices of
+//! time.
 
 use std::collections::VecDeque;
 
