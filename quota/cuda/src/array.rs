@@ -1,9 +1,9 @@
 //! Arrays and mipmapped arrays.
 //!
-//! The driver does not say what an array takes (`cuArrayGetMemoryRequirements` answers for arrays without memory
-//! only), so it is computed: rows in steps of 64 bytes and, from two dimensions on, of 8 rows, the smallest tile
-//! in which GPUs keep them. An array that is sparse or whose memory comes later takes none by itself; what is
-//! mapped into it was made by `cuMemCreate` and counts there.
+//! The driver does not say what an array takes (`cuArrayGetMemoryRequirements` answers only for arrays
+//! without memory), so it is computed: rows in steps of 64 bytes and, from two dimensions on, steps of 8
+//! rows, the smallest tile in which GPUs store them. A sparse array, or one whose memory comes later, takes
+//! none itself; `cuMemCreate` counts what is mapped into it.
 
 use core::ffi::c_uint;
 
@@ -14,7 +14,7 @@ use crate::{bind, place, reserve};
 
 /// `CUDA_ARRAY3D_LAYERED`: `depth` is a number of layers, which do not shrink from level to level.
 const LAYERED: c_uint = 0x01;
-/// `CUDA_ARRAY3D_CUBEMAP`: likewise.
+/// `CUDA_ARRAY3D_CUBEMAP`: `depth` is a number of faces.
 const CUBEMAP: c_uint = 0x04;
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
 const WITHOUT_MEMORY: c_uint = 0x40 | 0x80;
@@ -33,7 +33,7 @@ pub(crate) struct Shape {
     layered: bool,
 }
 
-/// Bits of an element. A format that is not known counts for the most that one takes.
+/// Bits of an element. An unknown format counts as the largest one.
 fn bits(format: c_uint, channels: c_uint) -> u64 {
     let channels = u64::from(channels.max(1));
     match format {
@@ -41,7 +41,7 @@ fn bits(format: c_uint, channels: c_uint) -> u64 {
         0x01 | 0x08 => 8 * channels,
         0x02 | 0x09 | 0x10 => 16 * channels,
         0x03 | 0x0a | 0x20 => 32 * channels,
-        // Normalised integers, whose format says the channels: of 8 and 16 bits, without and with a sign.
+        // Normalised integers of 8 and 16 bits, without and with a sign. The format includes the channels.
         0xc0 | 0xc6 => 8,
         0xc1 | 0xc3 | 0xc7 | 0xc9 => 16,
         0xc2 | 0xc4 | 0xc8 | 0xca => 32,

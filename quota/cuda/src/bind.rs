@@ -1,9 +1,9 @@
-//! Memory of handles that lives on because it is bound somewhere: in a multicast object, or in a sparse array.
+//! Memory of handles that lives on because it is bound in a multicast object or in a sparse array.
 //!
-//! A binding holds its block as a mapping does ([`block`]). A multicast object has no memory of its own,
-//! and gives back what is bound in it when it is unbound or the object ends. What is mapped into a sparse array is
-//! held until the array ends, though the driver may let go of it sooner: the same tiles can be mapped over, in
-//! parts and in stream order, which nobody can follow from outside.
+//! A binding holds its block as a mapping does ([`block`]). A multicast object has no memory of its own; it
+//! holds what is bound in it until that is unbound or the object ends. What is mapped into a sparse array
+//! counts until the array ends. The driver may release it sooner: the same tiles can be mapped again, in
+//! parts and in stream order, which is not visible from outside.
 
 use core::ffi::c_uint;
 
@@ -13,7 +13,7 @@ use fgpu_quota_core::process::Process;
 use crate::block::{self, MAPPING};
 use crate::driver::{ArrayMapping, Device, Handle, MAP, Pointer, Result, SUCCESS};
 
-/// A key for a place: mixed, so that two places of one object have different ones.
+/// The key of a place: a hash, so that two places of one object have different keys.
 fn key(owner: u64, device: u64, offset: u64) -> u64 {
     let mix = |hash: u64, value: u64| (hash ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
     mix(mix(mix(0, owner), device), offset)
@@ -25,7 +25,7 @@ pub(crate) enum Source {
     Address(Pointer),
 }
 
-/// Before CUDA 13.1 a binding says no device: the memory's.
+/// In place of a device: before CUDA 13.1 a binding names none, and the memory's device is meant.
 const ITS_OWN: u64 = u64::MAX;
 
 /// Holds a block for a place in `owner`.
@@ -43,7 +43,7 @@ fn bind(process: &Process, owner: u64, device: u64, offset: u64, source: Source)
     }
 }
 
-/// Lets go of all that is bound in `owner`, which has ended.
+/// Releases everything that is bound in `owner`, which has ended.
 pub(crate) fn end(owner: u64) {
     let Some(process) = Process::registered() else { return };
     loop {

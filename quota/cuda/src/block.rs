@@ -1,8 +1,8 @@
 //! The memory behind a handle.
 //!
-//! The memory that `cuMemCreate` makes lives as long as its handle has references *or* any of it is mapped or bound;
-//! frameworks release the handle right after mapping it. So the memory has an entry of its own, a block, with
-//! two counts, and is given back when both are 0:
+//! The memory that `cuMemCreate` makes lives as long as its handle has references *or* any of it is mapped or
+//! bound; frameworks release the handle right after mapping it. So the memory has an entry of its own, a
+//! block, with two counts, and is given back when both are 0:
 //!
 //! ```text
 //!   Handle h  ──link──▶ Block b { references: 1, mappings: 2 } ◀──link── Mapping at p
@@ -14,7 +14,8 @@ use fgpu_quota_core::process::Process;
 
 use crate::driver::{Handle, Pointer};
 
-/// In a block's `link`: the handle's references in the low half, mappings and [bindings](crate::bind) in the high one.
+/// In a block's `link`: the handle's references in the low half, mappings and [bindings](crate::bind) in the
+/// high one.
 pub(crate) const REFERENCE: u64 = 1;
 pub(crate) const MAPPING: u64 = 1 << 32;
 
@@ -29,7 +30,8 @@ pub(crate) fn block_at(table: &Table, address: Pointer) -> Option<u64> {
     table.find(Kind::Mapping, around).map(|entry| entry.link)
 }
 
-/// Adds one reference or mapping to a block, and gives the number of its GPU; `None` if there is no such block.
+/// Adds one reference or mapping to a block, and gives the number of its GPU; `None` if there is no such
+/// block.
 pub(crate) fn hold(table: &mut Table, block: u64, what: u64) -> Option<u32> {
     let entry = table.get_mut(Kind::Block, block)?;
     entry.link = entry.link.wrapping_add(what);

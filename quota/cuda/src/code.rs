@@ -1,9 +1,9 @@
-//! Code: modules, libraries, and what is loaded late.
+//! Code: modules, libraries, and functions that are loaded late.
 //!
-//! Code and the variables in it take device memory, and no call says how much: it is [measured](crate::measure).
-//! Since CUDA 11.7 a driver may load a function when it is first asked for or first launched; that is measured too,
-//! once per function, and counts with the context. A launch cannot be undone: what it turned out to take counts
-//! even above the limit, and the next allocation is refused for it. A load is undone.
+//! Code and its variables take device memory, and no call says how much, so it is [measured](crate::measure).
+//! Since CUDA 11.7 a driver may load a function at its first lookup or launch; that is measured too, once per
+//! function, and counts with the context. A load that exceeds the limit is undone. A launch cannot be undone:
+//! its code counts even above the limit, and the next allocation is refused.
 
 use core::ffi::c_char;
 
@@ -14,7 +14,7 @@ use crate::driver::{OUT_OF_MEMORY, Object, Result, SUCCESS};
 use crate::measure::{self, PIECE};
 use crate::{place, reserve};
 
-/// More than code mostly takes. So much is believed when it was seen twice: it may be a neighbour's.
+/// More than most code takes. It is believed only if it was measured twice: it may be a neighbour's.
 const MUCH: u64 = 32 << 20;
 
 /// Loads code, which `undo` unloads.
@@ -68,7 +68,7 @@ pub(crate) fn unload(code: Object, call: impl FnOnce() -> Result) -> Result {
     if let Some(entry) = entry {
         process.release(entry.gpu as usize, entry.bytes);
     }
-    // What was loaded late went with it.
+    // Code that was loaded late is gone with it.
     let context = place::current();
     let mut table = process.allocations.lock();
     let owner = reserve::root(&mut table, context);
@@ -104,7 +104,8 @@ pub(crate) fn late(most: impl FnOnce() -> u64, call: impl FnOnce() -> Result) ->
     result
 }
 
-/// A call that asks for something in code, which the driver may load at the first such call. `what` names the code.
+/// A call that asks for something in code, which the driver may load at the first such call. `what` names the
+/// code.
 pub(crate) fn first_use(what: u64, call: impl FnOnce() -> Result) -> Result {
     match Process::registered() {
         Some(process) if !process.see(what | 1) => late(|| PIECE, call),
@@ -112,8 +113,8 @@ pub(crate) fn first_use(what: u64, call: impl FnOnce() -> Result) -> Result {
     }
 }
 
-/// What [`first_use`] is told of a function that is asked for by name. Every name may be another function, and many are
-/// asked for only once.
+/// The key for [`first_use`] of a function's name. Every name may be another function, and most are looked up
+/// only once.
 pub(crate) fn function_key(module: Object, name: *const c_char) -> u64 {
     (module as u64).rotate_left(20) ^ name as u64
 }

@@ -1,12 +1,12 @@
 //! Contexts: what they take, and what ends with them.
 //!
-//! A context takes device memory of its own, some hundred MiB, before anything is allocated in it. The driver does
-//! not say how much. So:
+//! A context takes device memory of its own, some hundred MiB, before anything is allocated in it. The driver
+//! does not say how much. So:
 //!
-//! - where the grant says what a context takes on the GPU ([`Page::context`](fgpu_wire::limits::Page::context)), that
-//!   is reserved before the driver is asked;
-//! - else what can be computed is counted: the local memory, which is the stack of every thread that the GPU can run
-//!   at a time;
+//! - where the grant says what a context takes on the GPU
+//!   ([`Page::context`](fgpu_wire::limits::Page::context)), that is reserved before the driver is asked;
+//! - else what can be computed is counted: the local memory, which is the stack of every thread that the GPU
+//!   can run at a time;
 //! - what `cuCtxSetLimit` adds to stack, heap and printf buffer is reserved before it is set ([`limits`]).
 //!
 //! When a context ends, so does all that was allocated in it, and its code. Memory of handles and of
@@ -19,12 +19,12 @@ use fgpu_wire::MAX_GPUS;
 use crate::driver::{Context, Device, Result, STACK, SUCCESS};
 use crate::{compute, limits, meter, place, real, reserve};
 
-/// Of a context's `link`: how often it was attached, besides its creation.
+/// In a context's `link`: counts how often it was attached after its creation.
 const ATTACHED: u64 = 1;
-/// Of an owner: what it names is about to end. No address has this bit.
+/// In an `owner`: it is about to end. No address has this bit.
 const ENDING: u64 = 1 << 63;
 
-/// Calls the driver for a context; `made` gives it.
+/// Calls the driver for a context, which `made` returns.
 pub(crate) fn make(
     device: Device,
     call: impl FnOnce() -> Result,
@@ -46,7 +46,7 @@ pub(crate) fn make(
         return result;
     }
     let context = made();
-    // A primary context that was there already.
+    // A primary context that existed already.
     if process.allocations.lock().get_mut(Kind::Context, context as u64).is_some() {
         process.release(gpu, before);
         return result;
@@ -72,8 +72,8 @@ pub(crate) fn book(process: &Process, gpu: usize, context: u64, owner: u64, byte
     process.allocations.lock().insert(entry);
 }
 
-/// Books the context by which a green one is used. What is allocated in it is the primary's and ends with that; it takes nothing
-/// itself and ends with the green one.
+/// Books the context by which a green one is used. Memory allocated in it belongs to the primary context. The
+/// context itself takes nothing, and ends with the green one.
 pub(crate) fn book_in_green(process: &Process, gpu: usize, context: u64, primary: u64, green: u64) {
     let entry =
         Entry { key: context, kind: Kind::Context, gpu: gpu as u32, bytes: 0, link: green, owner: primary };
@@ -90,7 +90,7 @@ pub(crate) fn ending_green(green: u64) {
     }
 }
 
-/// A green context has ended, and its lane and that of the context by which it was used.
+/// A green context has ended, together with the contexts by which it was used.
 pub(crate) fn ended_green(green: u64) {
     let Some(process) = Process::registered() else { return };
     let is_its = |entry: &Entry| entry.link == green && entry.key != green;
@@ -105,7 +105,7 @@ pub(crate) fn ended_green(green: u64) {
 pub(crate) fn end(context: u64, call: impl FnOnce() -> Result, is_gone: impl FnOnce() -> bool) -> Result {
     let Some(process) = Process::registered().filter(|_| context != 0) else { return call() };
     compute::ending(process, context);
-    // Marked first: once the driver has ended it, another thread may be given one with the same name.
+    // Marked first: once the driver has ended it, another thread may get a context at the same address.
     relabel(process, context, context | ENDING);
     let result = call();
     if result == SUCCESS && is_gone() {
@@ -125,7 +125,7 @@ fn relabel(process: &Process, from: u64, to: u64) {
     });
 }
 
-/// Takes out what fits and gives its memory back.
+/// Removes the entries that fit, and gives their memory back.
 pub(crate) fn give_back(process: &Process, fits: impl Fn(&Entry) -> bool) {
     let mut sums = [0u64; MAX_GPUS];
     process.allocations.lock().drain(fits, |entry| {

@@ -8,7 +8,7 @@ pub(crate) const SUCCESS: Result = 0;
 pub(crate) const OUT_OF_MEMORY: Result = 2;
 pub(crate) const NOT_INITIALIZED: Result = 3;
 pub(crate) const NOT_READY: Result = 600;
-/// What we say where the real library has no such function.
+/// Our answer where the real library has no such function.
 pub(crate) const NOT_SUPPORTED: Result = 801;
 
 /// `CUdeviceptr` since CUDA 3.2; before, and still in the functions without `_v2`, 32 bits wide.
@@ -25,7 +25,7 @@ pub(crate) type Pool = *mut c_void;
 pub(crate) type Handle = u64;
 /// `CUuuid`.
 pub(crate) type Uuid = [u8; 16];
-/// What `cuGetProcAddress` gives.
+/// A function's address, from `cuGetProcAddress`.
 pub(crate) type Address = *mut c_void;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`: streams that belong to the current context.
@@ -39,11 +39,11 @@ pub(crate) enum DefaultStream {
     PerThread,
 }
 
-/// `CU_GET_PROC_ADDRESS_SUCCESS`, and what is said of a name that is not there.
+/// `CU_GET_PROC_ADDRESS_SUCCESS` and `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
 pub(crate) const FOUND: c_int = 0;
 pub(crate) const SYMBOL_NOT_FOUND: c_int = 1;
 
-/// Any handle that we only hand on and remember: module, library, kernel, function, graph, array.
+/// Any handle that we only pass on and remember: module, library, kernel, function, graph, array.
 pub(crate) type Object = *mut c_void;
 
 /// `CUmemAllocationProp`.
@@ -123,7 +123,7 @@ pub(crate) struct ArrayDescriptor<T> {
     pub(crate) channels: c_uint,
 }
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`, likewise.
+/// `CUDA_ARRAY3D_DESCRIPTOR`, with sizes as in [`ArrayDescriptor`].
 #[repr(C)]
 pub(crate) struct Array3dDescriptor<T> {
     pub(crate) width: T,

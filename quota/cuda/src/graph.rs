@@ -1,12 +1,12 @@
 //! Graphs that allocate.
 //!
-//! An allocation node, added or captured, has an address and no memory. The driver finds the memory when the graph
-//! is instantiated, uploaded or launched, shares it among the nodes and graphs of a device, and keeps it until it is
-//! told to trim. So the memory counts by the driver's [meter](crate::meter). What must be known before is how much
-//! a graph may need, which is the sum of its allocation nodes: it is asked of the driver when the graph is
-//! instantiated, so it does not matter how the nodes came into it.
+//! An allocation node, added or captured, has an address and no memory. The driver allocates when the graph
+//! is instantiated, uploaded or launched, shares the memory among the nodes and graphs of a device, and keeps
+//! it until a trim. So the memory counts by the driver's [meter](crate::meter). A graph needs at most the sum
+//! of its allocation nodes. The driver lists them when the graph is instantiated, so it does not matter how
+//! the nodes came into it.
 //!
-//! A launch asks for memory when the graph has not been seen to have it since the last trim; every other launch, and
+//! A launch reserves memory if the graph has not had its memory since the last trim. Every other launch, and
 //! every launch of a graph without such nodes, costs nothing.
 
 mod needs;
@@ -29,7 +29,7 @@ use crate::meter::{self, Meter};
 use crate::reserve::{self, Placed};
 use crate::{code, compute, place, pool, real};
 
-/// Of an executable's `link`: it was not seen to have its memory yet.
+/// In an executable's `link`: it has not had its memory yet.
 const WITHOUT_MEMORY: u64 = u64::MAX;
 
 /// An attribute of what the driver keeps for the graphs of a device.
@@ -40,13 +40,13 @@ fn attribute(device: Device, which: c_int) -> u64 {
     if unsafe { real::cuDeviceGetGraphMemAttribute(device, which, out) } == SUCCESS { bytes } else { 0 }
 }
 
-/// Calls the driver with room for `needs` reserved, and settles what it took.
+/// Reserves `needs`, calls the driver, and settles what it took.
 fn with_room(needs: &Needs, call: impl FnOnce() -> Result, undo: impl FnOnce()) -> Result {
     let process = match reserve::account() {
         Ok(process) => process,
         Err(error) => return error,
     };
-    // By ordinal, the GPU's number in the grant plus 1, and what was reserved there.
+    // By ordinal: the GPU's number in the grant plus 1, and the bytes reserved there.
     let mut reserved = [(0usize, 0u64); MAX_GPUS];
     let mut refused = None;
     for ((device, &need), reserved) in needs.iter().enumerate().zip(&mut reserved) {
@@ -79,7 +79,8 @@ fn with_room(needs: &Needs, call: impl FnOnce() -> Result, undo: impl FnOnce()) 
     result
 }
 
-/// Reserves what the driver may have to add on a device: gives the GPU's number in the grant, and the bytes.
+/// Reserves what the driver may have to add on a device. Returns the GPU's number in the grant, and the
+/// bytes.
 fn reserve_for(process: &Process, device: Device, need: u64) -> Placed<(usize, u64)> {
     let gpu = place::of_device(process, device)?;
     let more = || {
@@ -94,7 +95,7 @@ fn reserve_for(process: &Process, device: Device, need: u64) -> Placed<(usize, u
     try_it().or_else(retry).map(|bytes| (gpu, bytes)).ok_or(OUT_OF_MEMORY)
 }
 
-/// The key of what an executable graph needs on a device: addresses leave the highest byte alone.
+/// The key of what an executable graph needs on a device. The highest byte of an address is free.
 fn key(executable: Object, device: usize) -> u64 {
     executable as u64 ^ (device as u64) << 56
 }
@@ -162,7 +163,7 @@ fn run_counted(process: &Process, executable: Object, call: impl FnOnce() -> Res
     if !without {
         return call();
     }
-    // What was launched cannot be taken back; if it took more than it needs, that counts.
+    // A launch cannot be undone; if it took more than the graph needs, that counts.
     let result = with_room(&needs, call, || ());
     if result == SUCCESS {
         let mut table = process.allocations.lock();

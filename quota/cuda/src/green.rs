@@ -1,5 +1,5 @@
-//! Green contexts: parts of a device's multiprocessors. What one takes is [measured](crate::measure); what is allocated in
-//! it is the primary context's, and ends with that.
+//! Green contexts: parts of a device's multiprocessors. What a green context takes is
+//! [measured](crate::measure). Memory allocated in it belongs to the primary context.
 
 use fgpu_quota_core::process::Process;
 

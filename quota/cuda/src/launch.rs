@@ -1,8 +1,8 @@
 //! Launches of single functions; those of graphs are in [`graph`](crate::graph).
 //!
-//! The first launch of a function may load its code, and may make the stacks of its context larger: what that takes is
-//! [measured](crate::measure). Every other launch costs a look at one word, and what the
-//! [limiter of SM time](crate::compute) takes.
+//! The first launch of a function may load its code, and may make the stacks of its context larger: what that
+//! takes is [measured](crate::measure). Every other launch costs a look at one word, and what the [limiter of
+//! SM time](crate::compute) takes.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;

@@ -1,10 +1,15 @@
-//! What a call takes that does not say so: the difference that it makes.
+//! The memory that a call takes without saying so: the difference that it makes.
 //!
-//! Free memory is asked for before and after (`cuMemGetInfo`), with no lock held, and what this container booked
-//! meanwhile is taken off. The GPU is shared, so a neighbour may have allocated or freed in between. Hence: before
-//! the call the GPU must be seen at rest, by two answers that agree, or else the difference says nothing beyond
-//! one piece of memory; where it is known how much a call can take at most, no more is counted; and a load that
-//! seems to take very much is done twice. What is counted wrongly all the same is given back with the code's end.
+//! Free memory is read before and after the call (`cuMemGetInfo`), with no lock held, and what this container
+//! booked meanwhile is subtracted. The GPU is shared, so a neighbour may allocate or free in between.
+//! Therefore:
+//!
+//! - before the call the GPU must be at rest, which two equal answers show; else at most one piece of memory
+//!   counts;
+//! - if the most that a call can take is known, no more counts;
+//! - a load that seems to take very much is done twice.
+//!
+//! A wrong amount is given back when the code is unloaded.
 
 use fgpu_quota_core::process::Process;
 
@@ -13,10 +18,10 @@ use crate::{place, real};
 
 /// The pieces in which the driver takes memory for code.
 pub(crate) const PIECE: u64 = 2 << 20;
-/// Looks at a GPU that does not rest.
+/// How often a GPU that is not at rest is looked at.
 const LOOKS: u32 = 4;
 
-/// How much is in use on the current context's GPU, but for what this container booked.
+/// Memory in use on the current context's GPU, without what this container booked.
 #[derive(Clone, Copy)]
 struct Sample {
     process: &'static Process,
@@ -34,7 +39,7 @@ fn sample() -> Option<Sample> {
     (result == SUCCESS).then_some(Sample { process, gpu, in_use })
 }
 
-/// A sample of a GPU at rest, or the last of several and `false`.
+/// A sample, and whether the GPU is at rest.
 fn at_rest() -> Option<(Sample, bool)> {
     let mut last = sample()?;
     for _ in 0..LOOKS {
@@ -47,7 +52,7 @@ fn at_rest() -> Option<(Sample, bool)> {
     Some((last, false))
 }
 
-/// Calls, and gives how many bytes that took on the current context's GPU; 0 where it cannot be told.
+/// Calls, and returns how many bytes that took on the current context's GPU; 0 if unknown.
 pub(crate) fn around(call: impl FnOnce() -> Result) -> (Result, u64) {
     let before = at_rest();
     let result = call();
@@ -57,7 +62,7 @@ pub(crate) fn around(call: impl FnOnce() -> Result) -> (Result, u64) {
     (result, if rested { taken } else { taken.min(PIECE) })
 }
 
-/// Calls, and gives how many bytes that gave back.
+/// Calls, and returns how many bytes that gave back.
 pub(crate) fn given_back(call: impl FnOnce() -> Result) -> (Result, u64) {
     let before = at_rest();
     let result = call();

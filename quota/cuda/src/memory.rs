@@ -1,8 +1,8 @@
 //! Allocations by pointer, and their frees.
 //!
-//! Managed memory counts in full, on the device that is current, though it may live in the host's memory.
-//! Memory that another process shares with this one (`cuIpcOpenMemHandle`, imported pools and external memory)
-//! is not in the table, so it counts where it was allocated and nowhere else.
+//! Managed memory counts in full, on the current device, though it may be in the host's memory. Memory that
+//! another process shares with this one (`cuIpcOpenMemHandle`, imported pools and external memory) is not in
+//! the table, so it counts where it was allocated and nowhere else.
 
 use fgpu_quota_core::allocations::Kind;
 use fgpu_quota_core::process::Process;
@@ -11,8 +11,7 @@ use crate::driver::{OUT_OF_MEMORY, Pointer, Result, SUCCESS};
 use crate::reserve::{self, Reserved};
 use crate::{meter, place, pool, real};
 
-/// Texture pitch is aligned to this on the GPUs that we know; only the guess that is made before the driver
-/// says the pitch.
+/// The alignment of texture pitch on known GPUs. Only the estimate before the driver's answer uses it.
 const PITCH: u64 = 512;
 
 /// Allocates `bytes`.
@@ -36,14 +35,14 @@ pub(crate) fn free(pointer: Pointer, call: impl FnOnce() -> Result) -> Result {
     }
     let (result, entry) = reserve::give_back(Kind::Pointer, pointer, call);
     if result == SUCCESS && entry.is_none() {
-        // A graph's, perhaps.
+        // It may belong to a graph.
         meter::settle_all(process);
     }
     result
 }
 
-/// A pitched allocation is `pitch × height` bytes, and the pitch is known only afterwards. So it is guessed,
-/// and if the driver's turns out larger, the rest is reserved then, or the memory freed again.
+/// A pitched allocation is `pitch × height` bytes, and the pitch is known only afterwards. So it is estimated
+/// first. If the driver's pitch is larger, the rest is reserved then, or the memory is freed again.
 ///
 /// # Safety
 /// If `call` succeeds, it has written `pointer` and `pitch`.

@@ -1,13 +1,14 @@
-//! What the driver keeps a count of by itself.
+//! Memory that the driver itself keeps count of.
 //!
-//! A memory pool and the memory of graphs grow and shrink inside the driver: an allocation may find room in what
-//! an earlier one left, and a free gives nothing back before some later synchronisation. The driver says how much
-//! it holds (`CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`, `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`), of this process
-//! alone, so that is what counts. Around a call that may make it grow, the most that it can grow by is reserved;
-//! after the call what is booked is made what the driver says ([`settle`]), and the rest is given back.
+//! Memory pools and the memory of graphs grow and shrink inside the driver: an allocation may use what an
+//! earlier one left, and a free gives nothing back before some later synchronisation. The driver says how
+//! much it holds for this process (`CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`,
+//! `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`), and that counts. Before a call that may make it grow, the most
+//! that it can grow by is reserved. After the call the driver's number is booked ([`settle`]), and the rest
+//! is given back.
 //!
-//! No lock is held while the driver is asked. Two threads that settle at once are told apart by the meter's
-//! number of readings: whose reading was overtaken reads again.
+//! No lock is held while the driver is asked. Each reading has a number, so of two threads that settle at
+//! once, the one that was overtaken reads again.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -25,9 +26,9 @@ pub(crate) struct Meter {
     key: u64,
 }
 
-/// Of a pool in the host's memory: on no GPU.
+/// The GPU of a pool in the host's memory: none.
 const NOWHERE: u32 = u32::MAX;
-/// How many meters of a process are looked at in one go.
+/// The most meters of a process that are settled in one call.
 const MANY: usize = 64;
 
 impl Meter {
@@ -39,7 +40,7 @@ impl Meter {
         Self { kind: Kind::Graphs, key: device as u64 }
     }
 
-    /// What the driver says, bytes.
+    /// The driver's number, bytes.
     fn read(self) -> Option<u64> {
         let mut bytes = 0u64;
         let out = (&raw mut bytes).cast();
@@ -68,7 +69,7 @@ impl Meter {
     }
 }
 
-/// Begins to read a meter, if it can be read: `false` where the driver has none, or where it is not on a GPU.
+/// Begins to count a meter. `false`: the driver cannot read it, or it is not on a GPU.
 pub(crate) fn open(process: &Process, meter: Meter, gpu: usize) -> bool {
     let known = process.allocations.lock().get_mut(meter.kind, meter.key).map(|entry| entry.gpu);
     if let Some(known) = known {
@@ -103,24 +104,24 @@ fn insert(process: &Process, meter: Meter, gpu: u32) -> bool {
     done
 }
 
-/// Forgets a meter, and gives what was booked for it, which is still in the ledger.
+/// Forgets a meter. Returns what was booked for it, which is still in the ledger.
 pub(crate) fn close(process: &Process, meter: Meter) -> Option<Entry> {
     let entry = process.allocations.lock().remove(meter.kind, meter.key)?;
     process.meters.fetch_sub(1, Ordering::Relaxed);
     Some(entry)
 }
 
-/// Makes what is booked what the driver says. `spare` was reserved for a call that is over; it is used up or given
-/// back. `false`: the driver took more than was reserved for it, and that passes the limit; it counts all the same.
+/// Books the driver's number. `spare` was reserved for a call that is over; it is used up or given back.
+/// `false`: the driver took more than was reserved, and that exceeds the limit; it counts nevertheless.
 pub(crate) fn settle(process: &Process, meter: Meter, gpu: usize, spare: u64) -> bool {
     process.renew();
     let booked = || process.allocations.lock().get_mut(meter.kind, meter.key).copied();
-    // Ends: who is overtaken was overtaken by somebody who is done.
+    // This ends: a thread is overtaken only by one that is done.
     while let Some(before) = booked().filter(|entry| entry.gpu != NOWHERE) {
         let Some(now) = meter.read() else { break };
         let held = before.bytes.saturating_add(spare);
-        // In the ledger before it is booked: it may be what another thread's call took, which gives back what it reserved
-        // for that as soon as it finds it booked.
+        // Reserved before it is booked: another thread's call may have taken it, and that thread gives its
+        // reservation back as soon as it finds the memory booked.
         let missing = now.saturating_sub(held);
         let within = missing == 0 || process.reserve_between(gpu, missing, missing).is_some();
         if !within {
@@ -145,7 +146,7 @@ pub(crate) fn settle(process: &Process, meter: Meter, gpu: usize, spare: u64) ->
     true
 }
 
-/// All meters of this process, or the first many of them.
+/// All meters of this process, [`MANY`] at most.
 fn all(process: &Process) -> ([Option<(Meter, usize)>; MANY], usize) {
     let mut found = [None; MANY];
     let mut count = 0;
@@ -177,8 +178,8 @@ pub(crate) fn settle_all(process: &Process) {
     }
 }
 
-/// Memory is short: lets the driver give back what this process's pools and graphs keep and do not use. `false` if
-/// there is nothing of that kind.
+/// Memory is short: makes the driver give back what this process's pools and graphs do not use. `false` if
+/// there are none.
 #[cold]
 pub(crate) fn give_up_spare(process: &Process, gpu: usize) -> bool {
     if process.meters.load(Ordering::Relaxed) == 0 {

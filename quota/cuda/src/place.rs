@@ -10,12 +10,12 @@ use crate::driver::{Context, Device, OUT_OF_MEMORY, PER_THREAD_STREAM, Result, S
 use crate::real;
 
 /// The grant's number of the current context's device. The error is the driver's own: without a context the
-/// call that asks would fail with the same.
+/// wrapped call would fail with the same.
 pub(crate) fn of_context(process: &Process) -> core::result::Result<usize, Result> {
     of_device(process, device()?)
 }
 
-/// The context that is current, as what an allocation ends with; 0 for none.
+/// The current context, with which an allocation ends; 0: none.
 pub(crate) fn current() -> u64 {
     let mut context = null_mut();
     // SAFETY: the driver writes the context.
@@ -58,7 +58,7 @@ pub(crate) fn in_grant(limits: &Page, device: Device) -> core::result::Result<us
     }
 }
 
-/// The device of a stream, which is where stream-ordered memory comes from, whatever the current context.
+/// The device of a stream. Stream-ordered memory comes from it, whatever the current context.
 pub(crate) fn device_of_stream(stream: Stream) -> core::result::Result<Device, Result> {
     if stream as usize <= PER_THREAD_STREAM {
         return device();
@@ -72,13 +72,13 @@ pub(crate) fn device_of_stream(stream: Stream) -> core::result::Result<Device, R
     if !known || context == current { device() } else { in_context(context, device) }
 }
 
-/// What `ask` answers with a context current; as it stands where that cannot be made so.
+/// Calls `ask` while `context` is current, or as it is if the context cannot be made current.
 pub(crate) fn in_context<T>(mut context: Context, ask: impl FnOnce() -> T) -> T {
-    // SAFETY: the context is one that the driver gave; it is taken off again below.
+    // SAFETY: the driver gave the context; it is popped again below.
     let pushed = unsafe { real::cuCtxPushCurrent_v2(context) } == SUCCESS;
     let answer = ask();
     if pushed {
-        // SAFETY: takes off what was pushed.
+        // SAFETY: pops what was pushed.
         unsafe { real::cuCtxPopCurrent_v2(&raw mut context) };
     }
     answer

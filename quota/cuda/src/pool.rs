@@ -1,8 +1,9 @@
 //! Stream-ordered allocations, and the pools that they come from.
 //!
-//! What counts is what a pool holds, not what was asked of it ([`meter`]): a pool keeps memory that was freed, and
-//! gives it back to the GPU at some later synchronisation, so those are wrapped too. Who needs memory that its own
-//! pools keep in vain gets it. An allocation that is captured into a graph takes no memory; the graph does.
+//! What counts is what a pool holds, not what was allocated from it ([`meter`]). A pool keeps memory that was
+//! freed and gives it back to the GPU at some later synchronisation, so synchronisations are wrapped too. If
+//! memory is short, the process's own pools give up what they do not use. A captured allocation takes no
+//! memory; its graph does.
 
 use core::ffi::c_int;
 use core::ptr::null_mut;
@@ -59,7 +60,7 @@ pub(crate) unsafe fn allocate(
     if pool.is_some_and(|pool| meter::is_on_host(process, pool)) {
         return call();
     }
-    // A pool that was not seen to be made is its stream's device's.
+    // A pool whose creation was not seen belongs to its stream's device.
     let gpu = |process: &Process| match pool.and_then(|pool| meter_gpu(process, pool)) {
         Some(gpu) => Ok(gpu),
         None => place::of_device(process, device),
@@ -77,7 +78,7 @@ pub(crate) unsafe fn allocate(
     let address = unsafe { *pointer };
     let metered = pool.map(Meter::of_pool).filter(|&meter| meter::open(process, meter, reserved.gpu));
     let (Some(pool), Some(meter)) = (pool, metered) else {
-        // A driver whose pools cannot be read: by pointer, then.
+        // The driver's pools cannot be read, so the allocation counts by its pointer.
         reserved.book(Kind::Pointer, address);
         return result;
     };
@@ -102,7 +103,7 @@ pub(crate) unsafe fn allocate(
     OUT_OF_MEMORY
 }
 
-/// The pool from which allocations on a device come when none is named.
+/// A device's pool for allocations that name none.
 fn current_of(device: Device) -> Option<Pool> {
     let mut pool = null_mut();
     // SAFETY: the driver writes the pool.
@@ -136,7 +137,7 @@ pub(crate) fn free(process: &Process, pointer: Pointer, call: impl FnOnce() -> R
     result
 }
 
-/// Begins to count a pool; what a driver sets aside for it at once counts from now on.
+/// Begins to count a pool, with the memory that the driver has reserved for it at once.
 fn opened(pool: Pool, kind: c_int, location: Location) -> Result {
     let process = match reserve::account() {
         Ok(process) => process,
@@ -212,7 +213,7 @@ pub(crate) fn destroy(pool: Pool, call: impl FnOnce() -> Result) -> Result {
         meter::settle(process, Meter::of_pool(pool), gpu, 0);
         return result;
     }
-    // What was allocated from it lives until it is freed, and counts by itself from now on.
+    // Its allocations live until they are freed, and count by themselves from now on.
     let mut alive = 0u64;
     let mut table = process.allocations.lock();
     while let Some(entry) = table.find(Kind::InPool, |entry| entry.link == pool as u64) {

@@ -1,4 +1,4 @@
-//! Primary contexts: one for each device, which the driver keeps until nobody retains it any more.
+//! Primary contexts: one for each device, which the driver keeps as long as it is retained.
 
 use core::ffi::{c_int, c_uint};
 

@@ -8,8 +8,8 @@ use fgpu_quota_core::process::Process;
 use crate::driver::{Device, NOT_INITIALIZED, Result, SUCCESS};
 use crate::{meter, place};
 
-/// Free and total memory as the container should see them, from what the driver says: total is the limit,
-/// free is what is left of it, but neither is ever more than the driver says.
+/// Free and total memory as the container should see them: total is the limit, free is what is left of it,
+/// and neither is more than the driver says.
 fn limited(free: u64, total: u64) -> core::result::Result<(u64, u64), Result> {
     let process = Process::current().map_err(|refusal| {
         refusal.say();
@@ -79,7 +79,7 @@ pub(crate) unsafe fn device_total<T: Copy + TryInto<u64> + TryFrom<u64> + Max>(
     }
 }
 
-/// The largest value: what a 32-bit size says of more than it can.
+/// The largest value, which stands for all larger ones in a 32-bit size.
 pub(crate) trait Max {
     const MAX: Self;
 }

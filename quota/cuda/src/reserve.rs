@@ -1,4 +1,4 @@
-//! Reserving before the driver is asked, and booking or giving back after it has answered.
+//! Reserves before the call of the driver, and books or gives back after it.
 
 use fgpu_quota_core::allocations::{Entry, Kind, Table};
 use fgpu_quota_core::process::Process;
@@ -6,7 +6,7 @@ use fgpu_quota_core::process::Process;
 use crate::driver::{Device, OUT_OF_MEMORY, Result, SUCCESS};
 use crate::{meter, place};
 
-/// What a call is about, or the error that the application gets.
+/// A result whose error the application gets.
 pub(crate) type Placed<T> = core::result::Result<T, Result>;
 
 /// Memory that is reserved in the ledger and not booked yet.
@@ -19,7 +19,7 @@ pub(crate) struct Reserved {
     pub(crate) bytes: u64,
 }
 
-/// This process's account. Without one, nothing is handed out: fail closed.
+/// This process's account. Without one nothing is allocated: fail closed.
 pub(crate) fn account() -> Placed<&'static Process> {
     Process::current().map_err(|refusal| {
         refusal.say();
@@ -33,7 +33,7 @@ impl Reserved {
         let process = account()?;
         let gpu = place(process)?;
         let reserved = process.reserve(gpu, bytes).or_else(|| {
-            // What this process keeps for later only is given up first.
+            // First this process's pools and graphs give up what they do not use.
             if meter::give_up_spare(process, gpu) { process.reserve(gpu, bytes) } else { None }
         });
         Ok(Self { process, gpu, bytes: reserved.ok_or(OUT_OF_MEMORY)? })
@@ -44,8 +44,8 @@ impl Reserved {
         self.process.release(self.gpu, self.bytes);
     }
 
-    /// The driver agreed, and gave `key`. If the kernel has no memory for the entry, the allocation counts until
-    /// the process ends.
+    /// The driver agreed; `key` names the allocation. If the kernel has no memory for the entry, the
+    /// allocation counts until the process ends.
     pub(crate) fn book(self, kind: Kind, key: u64) {
         let Self { process, gpu, bytes } = self;
         let owner = place::current();
@@ -77,7 +77,7 @@ pub(crate) fn exactly(process: &Process, gpu: usize, bytes: u64) -> Placed<u64> 
     reserved.ok_or(OUT_OF_MEMORY)
 }
 
-/// Reserves, calls the driver, books. What the driver rejects anyway, it is left to reject.
+/// Reserves, calls the driver, books. Invalid arguments are left for the driver to reject.
 ///
 /// # Safety
 /// If `call` succeeds, it has written `out`.
@@ -106,8 +106,8 @@ pub(crate) unsafe fn allocate<P: Copy>(
     result
 }
 
-/// Calls the driver, gives back. The key is taken out first: once the driver has freed it, another thread may be
-/// given the same. `false`: nothing was known of it.
+/// Calls the driver, gives back. The key is removed first: once the driver has freed it, another thread may
+/// get the same. `None`: there was no entry.
 pub(crate) fn give_back(kind: Kind, key: u64, call: impl FnOnce() -> Result) -> (Result, Option<Entry>) {
     let Some(process) = Process::registered() else { return (call(), None) };
     let entry = process.allocations.lock().remove(kind, key);

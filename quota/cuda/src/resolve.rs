@@ -1,7 +1,7 @@
 //! `cuGetProcAddress`: the real library finds the function, and the application gets ours if we wrap it.
 //!
-//! Ours is looked up by the address that the real library answers, never by name. Which variant a name, a CUDA version and
-//! flags mean is for the real library to say, and it changes with every release.
+//! Ours is looked up by the address that the real library answers, never by name. Which variant a name, a
+//! CUDA version and flags mean is for the real library to say, and it changes with every release.
 
 use core::ffi::c_int;
 
@@ -27,8 +27,8 @@ pub(crate) unsafe fn proc_address(
     result
 }
 
-/// `first` calls the first version. A driver of CUDA 11 has no other, and an application that asks ours for the second one
-/// gets its answer.
+/// `first` calls the first version. A driver of CUDA 11 has no other, and an application that asks ours for
+/// the second one gets its answer.
 ///
 /// # Safety
 /// As [`proc_address`]; `status` is null, or can be written.

@@ -2,8 +2,9 @@
 //!
 //! What holds the memory of a handle is counted in its [block](crate::block).
 //!
-//! What we have no entry for (an imported handle, say) passes through: who created it counts it, as long as it
-//! lives and has the handle or a mapping. What it gave to another process and let go of itself is counted nowhere.
+//! A handle without an entry (an imported one, for example) passes through: the process that created it
+//! counts it, as long as it lives and has the handle or a mapping. Memory that it gave to another process and
+//! released is counted nowhere.
 
 use fgpu_quota_core::allocations::{Entry, Kind, Table};
 use fgpu_quota_core::process::Process;
@@ -60,8 +61,8 @@ pub(crate) unsafe fn create(
 /// The end of a reference.
 pub(crate) fn release(handle: Handle, call: impl FnOnce() -> Result) -> Result {
     let Some(process) = Process::registered() else { return call() };
-    // A last reference's handle is forgotten first: once the driver has released it, another thread may be
-    // given the same. The block keeps the reference until the driver has agreed.
+    // The handle of a last reference is forgotten first: once the driver has released it, another thread may
+    // get the same one. The block keeps the reference until the driver has agreed.
     let block = {
         let mut table = process.allocations.lock();
         let block = block::of_handle(&mut table, handle);
@@ -79,7 +80,8 @@ pub(crate) fn release(handle: Handle, call: impl FnOnce() -> Result) -> Result {
             point(&mut process.allocations.lock(), handle, block);
         }
     } else if result == SUCCESS {
-        // A multicast object, perhaps; one that another reference keeps alive is asked about no more.
+        // Perhaps a multicast object. Another reference may keep it alive; its bindings are no longer tracked
+        // then.
         bind::end(handle);
     }
     result
@@ -157,14 +159,14 @@ pub(crate) fn unmap(pointer: Pointer, bytes: usize, call: impl FnOnce() -> Resul
         return result;
     }
     let Some(process) = Process::registered() else { return result };
-    // Several mappings side by side can be unmapped at once, but none in part. The addresses stay reserved to
-    // the application, so no other thread is given them meanwhile.
+    // One call can unmap several adjacent mappings, but none in part. The addresses stay reserved to the
+    // application, so no other thread gets them meanwhile.
     let end = pointer.saturating_add(bytes as u64);
     let mut at = pointer;
     while at < end {
         let mut table = process.allocations.lock();
         let Some(mapping) = table.remove(Kind::Mapping, at) else {
-            // Handles of which we know nothing may be mapped among ours.
+            // Unknown handles may be mapped between ours.
             match table.lowest_key(Kind::Mapping, at..end) {
                 Some(next) => at = next,
                 None => break,

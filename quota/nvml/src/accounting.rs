@@ -1,5 +1,5 @@
-//! The driver's accounts of processes that have ended: of the whole GPU, by the host's pids. A container is told that none
-//! are kept.
+//! The driver's accounts of processes that have ended: of the whole GPU, by the host's pids. A container is
+//! told that none are kept.
 
 use core::ffi::{c_uint, c_void};
 

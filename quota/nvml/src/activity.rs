@@ -1,7 +1,7 @@
 //! How busy the GPU is: with the container's own work, out of the time that it is granted.
 //!
-//! What the real library says is of all who use the GPU, so nothing of it is handed on. Where nobody can tell the
-//! container's part the answer is "not supported", which tools know from MIG devices.
+//! What the real library says is of all who use the GPU, so nothing of it is handed on. Where nobody can tell
+//! the container's part the answer is "not supported", which tools know from MIG devices.
 
 use core::ffi::c_uint;
 
@@ -15,7 +15,8 @@ use crate::abi::{
 };
 use crate::devices::{Whose, limits, whose};
 
-/// How SM time of GPU number `gpu` is limited, and the share that use of it is told in parts of, ppm: the whole GPU where none is booked.
+/// How SM time of GPU number `gpu` is limited, and the share that use of it is told in parts of, ppm: the
+/// whole GPU where none is booked.
 fn share(gpu: usize) -> Option<(u8, u32)> {
     Some(match limits().ok()?.compute(gpu) {
         (COMPUTE_REST, _) => (COMPUTE_REST, 1_000_000),
@@ -23,8 +24,9 @@ fn share(gpu: usize) -> Option<(u8, u32)> {
     })
 }
 
-/// Percent of its share of GPU number `gpu` that the container used of late; `None`: nobody knows, as its time is not
-/// limited and so not measured. A container that may use idle time can use more than its share: that is 100, too.
+/// Percent of its share of GPU number `gpu` that the container used of late; `None`: nobody knows, as its
+/// time is not limited and so not measured. A container that may use idle time can use more than its share:
+/// that is 100, too.
 fn percent(gpu: usize) -> Option<u32> {
     let (mode, share) = share(gpu)?;
     let account = files::ledger_view().ok()?.compute(gpu).filter(|_| mode != COMPUTE_OFF)?;
@@ -32,8 +34,9 @@ fn percent(gpu: usize) -> Option<u32> {
     Some((busy * 100 / u64::from(share.max(1))).min(100) as u32)
 }
 
-/// Calls `with` for every process that has memory on GPU number `gpu`: its place in the list, its pid, and which percent of the
-/// container's share it used of late. Gives how many there are; `None` where nobody measures.
+/// Calls `with` for every process that has memory on GPU number `gpu`: its place in the list, its pid, and
+/// which percent of the container's share it used of late. Gives how many there are; `None` where nobody
+/// measures.
 fn each_process(gpu: usize, mut with: impl FnMut(usize, u32, u32)) -> Option<usize> {
     let (mode, share) = share(gpu)?;
     if mode == COMPUTE_OFF {
@@ -53,8 +56,8 @@ fn each_process(gpu: usize, mut with: impl FnMut(usize, u32, u32)) -> Option<usi
     Some(count)
 }
 
-/// Fills an application's list in NVML's manner, with what `entry` makes of the time (microseconds since 1970), a pid and
-/// percent.
+/// Fills an application's list in NVML's manner, with what `entry` makes of the time (microseconds since
+/// 1970), a pid and percent.
 ///
 /// # Safety
 /// A handle that NVML gave, and a `list` that is null or has room for `count`.

@@ -40,7 +40,8 @@ unsafe fn limited(
         return Ok(None);
     }
     let total = limit.min(total);
-    // The last piece may be above the limit, and a limit may have shrunk; tools take used for a part of total.
+    // The last piece may be above the limit, and a limit may have shrunk; tools take used for a part of
+    // total.
     let used = used.min(total);
     Ok(Some((total, (total - used).min(free), used)))
 }
@@ -64,8 +65,8 @@ pub(crate) unsafe fn info(device: Device, memory: *mut Memory, call: impl FnOnce
     }
 }
 
-/// The window through which the processor reaches the memory. It is the GPU's, and so is its size; what of it is in use is
-/// not told of others: no more than the container's own memory.
+/// The window through which the processor reaches the memory. It is the GPU's, and so is its size; what of it
+/// is in use is not told of others: no more than the container's own memory.
 ///
 /// # Safety
 /// `window` is null, or `call` has written it if it succeeds.

@@ -109,8 +109,8 @@ pub(crate) unsafe fn details(device: Device, list: *mut DetailList) -> Result {
     }
 }
 
-/// The other lists: graphics and MPS, and the sessions of encoders and of frame buffer capture. Whom the real library
-/// would name there is not known to be ours.
+/// The other lists: graphics and MPS, and the sessions of encoders and of frame buffer capture. Whom the real
+/// library would name there is not known to be ours.
 ///
 /// # Safety
 /// As `nvmlDeviceGetGraphicsRunningProcesses_v3`.

@@ -1,7 +1,8 @@
 //! The table of NVML's functions that are wrapped, and of those that are only called.
 //!
-//! Each row says which function of ours does it; [`exports!`](fgpu_quota_core::exports) tells how it is read. The exported names
-//! are exactly the `wrap` part. The crate `fgpu-quota-names` says what every function of NVML shows.
+//! Each row says which function of ours does it; [`exports!`](fgpu_quota_core::exports) tells how it is read.
+//! The exported names are exactly the `wrap` part. The crate `fgpu-quota-names` says what every function of
+//! NVML shows.
 
 /// Hands the table to a macro.
 macro_rules! table {

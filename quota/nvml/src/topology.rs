@@ -9,11 +9,12 @@ use crate::real;
 /// The most GPUs that a node has.
 const MOST: usize = 64;
 
-/// Gives of the GPUs that `call` lists those of the grant, in NVML's manner: a `count` of 0 asks how many there are.
+/// Gives of the GPUs that `call` lists those of the grant, in NVML's manner: a `count` of 0 asks how many
+/// there are.
 ///
 /// # Safety
-/// `count` is null or valid, `list` null or with room for `*count`; `call` writes at most as many handles as its first
-/// argument says, and how many.
+/// `count` is null or valid, `list` null or with room for `*count`; `call` writes at most as many handles as
+/// its first argument says, and how many.
 unsafe fn granted(
     count: *mut c_uint,
     list: *mut Device,

@@ -8,7 +8,7 @@ use fgpu_wire::MAX_GPUS;
 use crate::driver::{ALLOC_NODE, AllocNode, CHILD_GRAPH, Object, SUCCESS};
 use crate::real;
 
-/// Graphs within graphs, at most; the driver allows fewer.
+/// The deepest nesting of graphs; the driver allows less.
 const DEPTH: u32 = 32;
 /// What a graph needs, by CUDA ordinal, bytes.
 pub(crate) type Needs = [u64; MAX_GPUS];
@@ -20,7 +20,7 @@ struct Nodes {
 }
 
 impl Nodes {
-    /// All nodes of a graph; `None` if it has none, or if they cannot be had.
+    /// All nodes of a graph; `None` if it has none, or if the driver does not list them.
     fn of(graph: Object) -> Option<Self> {
         let mut count = 0usize;
         // SAFETY: without a list the driver writes the number of nodes.
@@ -48,7 +48,7 @@ impl Drop for Nodes {
     }
 }
 
-/// What a graph needs in all.
+/// What a graph needs in total.
 pub(crate) fn of(graph: Object) -> Needs {
     let mut needs = [0; MAX_GPUS];
     add(&mut needs, graph, 0);
