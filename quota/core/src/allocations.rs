@@ -1,4 +1,4 @@
-//! What this process allocated: from the value that the driver gave to what it counts for.
+//! This process's allocations: from the driver's value to what it counts for.
 
 mod table;
 

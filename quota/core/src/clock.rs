@@ -1,6 +1,6 @@
-//! CLOCK_MONOTONIC, read without a system call where the kernel's own library in every process (the vDSO) can do it.
+//! CLOCK_MONOTONIC, read without a system call if the vDSO, the kernel's library in every process, has it.
 //!
-//! Containers in time namespaces of their own have other clocks; what they write for others is not believed then
+//! Containers in other time namespaces have other clocks; their published times are then invalid for others
 //! ([`fgpu_wire::turns`]).
 
 use core::sync::atomic::{AtomicUsize, Ordering};

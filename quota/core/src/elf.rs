@@ -1,7 +1,7 @@
 //! Finds symbols in a loaded library by reading its tables.
 //!
-//! Not `dlsym`: other tools replace it, before glibc 2.34 it is in another library, it takes locks, and
-//! through the application's scope it would find us. `dl_iterate_phdr` is in libc everywhere.
+//! `dlsym` is no alternative: other tools replace it, before glibc 2.34 it is in another library, it takes
+//! locks, and in the application's scope it would find us. `dl_iterate_phdr` is in libc everywhere.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -64,7 +64,7 @@ const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
-/// Of an entry of `DT_VERSYM`: not the version to take when none is asked for.
+/// In an entry of `DT_VERSYM`: not the default version.
 const HIDDEN: u16 = 0x8000;
 
 unsafe extern "C" {
@@ -80,14 +80,14 @@ struct Object {
     /// Its path, as the loader knows it.
     name: &'static CStr,
     soname: Option<&'static CStr>,
-    /// What it needs first.
+    /// Its first `DT_NEEDED`.
     needed: Option<&'static CStr>,
-    /// Whether the address that the search is for lies in it.
+    /// Whether the address that is searched for lies in it.
     holds_us: bool,
 }
 
-/// Finds the real library: the loaded one whose path is the `DT_NEEDED` of ours; failing that, the one that has `soname` and
-/// is not ours. `ours`: an address in our own library.
+/// Finds the real library: the loaded one whose path is the `DT_NEEDED` of ours; failing that, the one that
+/// has `soname` and is not ours. `ours`: an address in our own library.
 pub fn real(soname: &str, ours: usize) -> Option<Loaded> {
     find(needed(ours)?.to_bytes(), soname.as_bytes(), ours)
 }
@@ -104,8 +104,8 @@ pub fn needed(ours: usize) -> Option<&'static CStr> {
     found
 }
 
-/// Finds the loaded library whose path is `path`; failing that, the one that has `soname` and is not ours. `ours`: an address
-/// in our own library.
+/// Finds the loaded library whose path is `path`; failing that, the one that has `soname` and is not ours.
+/// `ours`: an address in our own library.
 pub fn find(path: &[u8], soname: &[u8], ours: usize) -> Option<Loaded> {
     let (mut by_path, mut by_soname) = (None, None);
     each(ours, |object| {
@@ -122,7 +122,7 @@ pub fn find(path: &[u8], soname: &[u8], ours: usize) -> Option<Loaded> {
     by_path.or(by_soname)
 }
 
-/// Shows the loaded objects until `see` has seen enough.
+/// Calls `see` for each loaded object until it returns something.
 fn each<F: FnMut(&Object) -> bool>(ours: usize, see: F) {
     let mut search = (ours, see);
     // SAFETY: the callback gets our pair back, during this call.
@@ -149,8 +149,8 @@ unsafe extern "C" fn visit<F: FnMut(&Object) -> bool>(
     let dynamic = object.base.wrapping_add(dynamic.address as usize) as *const Dynamic;
     // SAFETY: the dynamic section of a loaded object.
     let Some((loaded, soname, needed)) = (unsafe { read_dynamic(object.base, dynamic) }) else { return 0 };
-    // SAFETY: an offset into the object's own string table, where strings end with a NUL; it stays loaded during the call, and
-    // what is kept of it is ours or what ours needs, which are never unloaded.
+    // SAFETY: an offset into the object's own string table, where strings end with a NUL; it stays loaded
+    // during the call, and what is kept of it is ours or what ours needs, which are never unloaded.
     let string = |offset: usize| unsafe { CStr::from_ptr(loaded.strings.add(offset)) };
     // SAFETY: the loader's name of the object, NUL-terminated.
     let name = unsafe { CStr::from_ptr(object.name) };

@@ -1,4 +1,4 @@
-//! The two files, mapped.
+//! The limits and the ledger, mapped.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -31,7 +31,7 @@ pub fn limits() -> Result<&'static Page, Refusal> {
     Ok(publish(&LIMITS, at, limits::SIZE))
 }
 
-/// The ledger for looking only: nobody's slot, not writable.
+/// The ledger for reading only: without a slot, not writable.
 pub fn ledger_view() -> Result<&'static Ledger, Refusal> {
     if let Some(ledger) = known(&VIEW) {
         return Ok(ledger);
@@ -50,9 +50,10 @@ pub fn ledger_view() -> Result<&'static Ledger, Refusal> {
     Ok(publish(&VIEW, at, ledger::SIZE))
 }
 
-/// Whether a limits file is the one that the host mounted: on the file system that this library was sealed for, and
-/// read-only. A container's root may move /run aside and write a file of its own, but it is on another file system; what it may
-/// write on that one, the ledger, is on a mount that is not read-only.
+/// Whether a limits file is the one that the host mounted: on the file system that this library was sealed
+/// for, and read-only. A container's root may move /run aside and write a file of its own, but that is on
+/// another file system. The file that it may write on that file system, the ledger, is on a mount that is not
+/// read-only.
 fn is_made_for_us(file: &File) -> bool {
     let seal =
         elf::needed(core::ptr::from_ref(&LIMITS) as usize).and_then(|path| Seal::of_path(path.to_bytes()));
@@ -63,7 +64,7 @@ fn is_made_for_us(file: &File) -> bool {
     }
 }
 
-/// Maps a file for reading, if it is as long as it should be: a shorter one would be a SIGBUS later.
+/// Maps a file for reading, if it is long enough: a shorter one would cause a SIGBUS later.
 fn map_whole(file: &File, size: usize) -> Option<NonNull<u8>> {
     if file.size().ok()? < size {
         return None;
@@ -76,15 +77,15 @@ fn known<T>(cell: &AtomicPtr<T>) -> Option<&'static T> {
     unsafe { cell.load(Ordering::Acquire).as_ref() }
 }
 
-/// Makes a mapping the one that everybody uses, or takes it away again if another thread was faster. No lock:
-/// a fork at any moment leaves the child with a mapping or without one.
+/// Publishes a mapping, or unmaps it if another thread was faster. There is no lock: after a fork at any
+/// moment the child has the mapping or has none.
 fn publish<T>(cell: &AtomicPtr<T>, at: NonNull<u8>, size: usize) -> &'static T {
     let mine = at.cast::<T>();
     match cell.compare_exchange(core::ptr::null_mut(), mine.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: published now, and so mapped for good.
         Ok(_) => unsafe { mine.as_ref() },
         Err(theirs) => {
-            // SAFETY: nobody has seen our mapping.
+            // SAFETY: no other thread has seen our mapping.
             unsafe { sys::unmap(at, size) };
             // SAFETY: published by another thread, and so mapped for good.
             unsafe { &*theirs }
@@ -100,12 +101,12 @@ mod tests {
 
     use fgpu_wire::ledger::{self, CREDIT, Kernel, Ledger, Span};
     use fgpu_wire::limits::{self, Page};
-    use fgpu_wire::turns::{Board, PLACES, Said, Stake, Turn};
+    use fgpu_wire::turns::{Board, PLACES, Stake, Statement, Turn};
 
     struct Random(Cell<u64>);
 
     impl Random {
-        /// Mostly words that mean something: nothing, all, a small number, a time, and any.
+        /// Mostly words with a meaning: zero, all ones, a small number, a time; sometimes any word.
         fn word(&self) -> u64 {
             let mut word = self.0.get();
             word ^= word << 13;
@@ -131,7 +132,7 @@ mod tests {
     }
 
     impl Kernel for Random {
-        /// Nobody lives: a lock that somebody holds is waited for.
+        /// Every process is dead; else the test would wait for a lock that a random word names.
         fn locked(&self, _: usize) -> Option<bool> {
             Some(false)
         }
@@ -148,18 +149,18 @@ mod tests {
     }
 
     impl Board for Random {
-        fn exchange(&self, _: u64, _: usize, _: &Said, places: &mut [Said; PLACES]) {
+        fn exchange(&self, _: u64, _: usize, _: &Statement, places: &mut [Statement; PLACES]) {
             for said in places {
                 let [virtual_time, wants, busy, stake] = std::array::from_fn(|_| self.word());
-                *said = Said { virtual_time, wants, busy, stake };
+                *said = Statement { virtual_time, wants, busy, stake };
             }
         }
 
-        fn say(&self, _: usize, _: &Said) {}
+        fn publish(&self, _: usize, _: &Statement) {}
     }
 
     #[test]
-    fn no_content_of_the_files_ends_a_process() {
+    fn no_content_of_the_files_kills_a_process() {
         let random = Random(Cell::new(0x9E37_79B9_7F4A_7C15));
         for round in 0..130 {
             let ledger: Box<Ledger> = random.fill(ledger::SIZE);
@@ -186,7 +187,7 @@ mod tests {
             account.charge(span, ppm, CREDIT, random.word(), random.word());
             account.prepay(now, random.word(), ppm, CREDIT);
             account.refund(random.word(), ppm);
-            account.tell(random.word(), random.word());
+            account.report(random.word(), random.word());
             assert!(account.busy(now) <= 1_000_000);
             account.owed(now, ppm);
             let turn = Turn::new(random.word() as usize % 64, account.own(), &random);

@@ -1,16 +1,16 @@
-//! What `libfgpu-cuda.so` and `libfgpu-nvml.so` share.
+//! The common part of `libfgpu-cuda.so` and `libfgpu-nvml.so`.
 //!
-//! These libraries are bind-mounted over NVIDIA's in a container, so they are loaded into programs that know
-//! nothing of us, of any age, with any libc. Hence:
+//! These libraries are bind-mounted over NVIDIA's in a container, so they are loaded into programs of any
+//! age, with any libc, that do not know us. Therefore:
 //!
 //! - `no_std`, no heap, no thread-local storage, no libc but `dl_iterate_phdr` and the `mem*` functions that
 //!   every libc has; system calls are made directly ([`sys`]);
-//! - nothing is done at load: a program that never uses a GPU pays for nothing and cannot be broken;
-//! - nothing panics on purpose; if something does, the process ends there and no C frame is unwound;
-//! - no descriptor stays open ([`process`] says how a lock can live without one);
+//! - nothing happens at load: a program that never uses a GPU pays nothing and cannot break;
+//! - no code panics on purpose; a panic ends the process, and no C frame is unwound;
+//! - no descriptor stays open ([`process`] explains how a lock lives without one);
 //! - **fail closed**: our libraries are mounted together with the limits and the ledger. If those are missing
-//!   or damaged, what would take GPU memory fails as out of memory, with one line on the standard error
-//!   ([`message`]). An unlimited GPU is never the answer to a broken container.
+//!   or damaged, every call that would take GPU memory fails with an out-of-memory error, with one line on
+//!   the standard error ([`message`]). A broken container never gets an unlimited GPU.
 
 #![cfg_attr(not(test), no_std)]
 

@@ -1,17 +1,17 @@
-//! The one line that a user gets to see when something is wrong with the container itself.
+//! The one line that a user sees when something is wrong with the container itself.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
 
-/// Why a library refuses to hand out memory at all. Each is said once per process, on the standard error.
+/// Why a library refuses all memory. Each reason is printed once per process, to the standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The limits file is missing, is not one, or is not on the mount that was made for it.
     Limits,
     /// The ledger file is missing, is not one, belongs to another grant, or its file system is full.
     Ledger,
-    /// As many processes as the ledger has slots use a GPU.
+    /// All slots of the ledger are taken.
     Full,
     /// The kernel lacks something: `MADV_WIPEONFORK` (Linux 4.14), locks of open file descriptions (3.15),
     /// or memory.
@@ -25,7 +25,7 @@ pub enum Refusal {
 static SAID: AtomicU32 = AtomicU32::new(0);
 
 impl Refusal {
-    /// Says it, unless this process has said it before.
+    /// Prints it, unless this process has printed it before.
     #[cold]
     pub fn say(self) {
         let bit = 1 << self as u32;

@@ -6,10 +6,10 @@ use crate::sys;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may be asleep.
+/// Held, and a thread may be asleep.
 const AWAITED: u32 = 2;
 
-/// A mutex on a futex. All zeros is a free one: put it into memory that a fork wipes, and a child never finds
+/// A mutex on a futex. All zeros is a free one. It lies in memory that a fork wipes, so a child never finds
 /// it held by a thread that it does not have.
 #[derive(Default)]
 pub struct Mutex(AtomicU32);

@@ -1,27 +1,30 @@
-//! What this process has: its slot in the ledger and what it allocated.
+//! This process: its slot in the ledger and its allocations.
 //!
-//! # Life and death
+//! # Registration
 //!
 //! A process registers at its first allocation. It opens the ledger, locks the byte of a free slot *for that
 //! open file description*, maps the file through it, tells the kernel that the mapping is not for forked
 //! children (`MADV_DONTFORK`) and closes the descriptor. From then on the mapping alone keeps the lock:
 //!
 //! - exit, a signal, exec: the address space goes, and with it the mapping and the lock;
-//! - `closefrom`, or an application that closes numbers it does not know: nothing happens, there is no number;
-//! - other openings of the ledger in this process, by the NVML library for one: nothing happens when they
-//!   are closed, unlike with the classic locks of POSIX;
-//! - fork: the child has neither the mapping nor the lock, so the parent's death shows although it lives.
+//! - `closefrom`, or an application that closes numbers it does not know: nothing happens, there is no
+//!   number;
+//! - other descriptors of the ledger in this process, for example the NVML library's: closing them changes
+//!   nothing, unlike with the classic locks of POSIX;
+//! - fork: the child has neither the mapping nor the lock, so the parent's death is seen though the child
+//!   lives.
 //!
-//! All that is only true of one process is in one page that the kernel wipes in a forked child
-//! (`MADV_WIPEONFORK`), locks included: a child finds zeros and registers by itself when it allocates. No
+//! All state of one process is in one page that the kernel wipes in a forked child
+//! (`MADV_WIPEONFORK`), locks included: a child finds zeros and registers itself when it allocates. No
 //! system call is needed to tell parent from child.
 //!
-//! A process that was checkpointed and restored (CRIU) has its memory back, this page among it, but not the lock. If
-//! somebody has cleared its slot meanwhile it sees that at its next call, and registers anew with all that it has.
+//! A process that was checkpointed and restored (CRIU) has its memory back, this page included, but not the
+//! lock. If its slot was cleared meanwhile, it sees that at its next call and registers again with everything
+//! that it has.
 //!
 //! One gap: a thread that forks while another is between opening and closing the ledger gives the child a
-//! descriptor that keeps the lock, until the child execs or ends. Within one pid namespace the pid decides
-//! then ([`fgpu_wire::ledger`]); else the parent's memory counts until the child ends. Never is it
+//! descriptor that keeps the lock, until the child execs or ends. Within one pid namespace the pid then
+//! decides ([`fgpu_wire::ledger`]); else the parent's memory counts until the child ends. It is never
 //! under-counted.
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -48,7 +51,7 @@ const DEVICES: usize = 64;
 /// This process's account.
 #[repr(C)]
 pub struct Process {
-    /// 1 when all below is set.
+    /// 1 when all fields below are set.
     ready: AtomicU32,
     registering: Mutex,
     ledger: AtomicPtr<Ledger>,
@@ -56,13 +59,13 @@ pub struct Process {
     slot: AtomicU32,
     generation: AtomicU32,
     namespace: AtomicU64,
-    /// By CUDA ordinal, the GPU's number in the grant plus 1; 0: not known yet. CUDA_VISIBLE_DEVICES may
-    /// reorder, so the ordinal alone says nothing.
+    /// By CUDA ordinal: the GPU's number in the grant plus 1; 0: unknown. CUDA_VISIBLE_DEVICES may reorder,
+    /// so the ordinal alone is not enough.
     devices: [AtomicU8; DEVICES],
     /// What was allocated and not yet freed.
     pub allocations: Allocations,
-    /// How many meters of the driver's own there are to read ([`Kind::Pool`](crate::allocations::Kind::Pool),
-    /// `Graphs`): who has none pays for none.
+    /// How many of the driver's meters there are to read ([`Kind::Pool`](crate::allocations::Kind::Pool),
+    /// `Graphs`). A process without any never reads one.
     pub meters: AtomicU32,
     /// How many executable graphs allocate memory.
     pub executables: AtomicU32,
@@ -75,7 +78,7 @@ pub struct Process {
 /// Cells of [`Seen`].
 const SEEN: usize = 4096;
 
-/// What was seen before: by the lowest bits of its hash, the last one.
+/// A set that forgets: each cell has the last value with these lowest bits of its hash.
 type Seen = [AtomicU64; SEEN];
 
 /// What a GPU's memory looks like from inside the container, bytes.
@@ -97,7 +100,7 @@ impl Process {
         }
     }
 
-    /// This process's account if it has registered: who has not, has allocated nothing.
+    /// This process's account, if it has registered. A process that has not has allocated nothing.
     #[inline]
     pub fn registered() -> Option<&'static Self> {
         // SAFETY: a published page stays mapped for good; it is zeros or what this process wrote.
@@ -150,8 +153,8 @@ impl Process {
         if ledger.is_registered(owner) { (ledger, owner) } else { self.register_again() }
     }
 
-    /// Likewise; `None` if it had to be renewed just now. Then the ledger says what the table of allocations says, from
-    /// which callers have taken already what they give back, and to which they have added what they count.
+    /// The same; `None` if it was renewed just now. The ledger then agrees with the table of allocations,
+    /// which the callers have changed already.
     #[inline]
     fn still_registered(&self) -> Option<(&'static Ledger, Owner)> {
         let (ledger, owner) = (self.ledger(), self.owner());
@@ -195,33 +198,34 @@ impl Process {
         System::new(self.namespace.load(Ordering::Relaxed))
     }
 
-    /// Reserves for an allocation of `bytes` on GPU number `gpu` of the grant; gives what it counts for, to
+    /// Reserves for an allocation of `bytes` on GPU number `gpu` of the grant; returns what it counts for, to
     /// be [released](Self::release) once. `None`: out of memory.
     pub fn reserve(&self, gpu: usize, bytes: u64) -> Option<u64> {
         let (least, most) = size::of(bytes);
         self.reserve_between(gpu, least, most)
     }
 
-    /// Reserves as much as `most` and at least `least`, which are not rounded; gives what was reserved.
+    /// Reserves up to `most` and at least `least`, which are not rounded; returns what was reserved.
     pub fn reserve_between(&self, gpu: usize, least: u64, most: u64) -> Option<u64> {
         let (ledger, owner) = self.account();
         ledger.reserve(owner, gpu, least, most, self.limits().memory(gpu), &self.system())
     }
 
-    /// Counts what the driver has taken already, above the limit if need be: the ledger tells the truth, and
-    /// the next allocation is refused.
+    /// Counts what the driver has taken already, even above the limit. The ledger stays true, and the next
+    /// allocation is refused.
     pub fn force(&self, gpu: usize, bytes: u64) {
         if let Some((ledger, owner)) = self.still_registered() {
             ledger.reserve(owner, gpu, bytes, bytes, UNLIMITED, &self.system());
         }
     }
 
-    /// What the ledger says of GPU number `gpu` of the grant now, the dead included.
+    /// Bytes in use on GPU number `gpu` of the grant, dead processes included.
     pub fn total(&self, gpu: usize) -> u64 {
         self.ledger().total(gpu)
     }
 
-    /// Notes that `what`, which is not 0, was seen; gives whether it was before. May forget, never invents.
+    /// Adds `what`, which is not 0; returns whether it was there. The set may forget a value, but never
+    /// invents one.
     #[inline]
     pub fn see(&self, what: u64) -> bool {
         // SAFETY: a published page stays mapped for good.
@@ -237,7 +241,7 @@ impl Process {
         }
     }
 
-    /// Forgets all that was seen.
+    /// Forgets all values.
     pub fn forget_seen(&self) {
         // SAFETY: a published page stays mapped for good.
         if let Some(seen) = unsafe { self.seen.load(Ordering::Acquire).as_ref() } {
@@ -250,22 +254,22 @@ impl Process {
         make(&self.seen);
     }
 
-    /// What the limiter of SM time keeps in this process; `None` if the kernel has no memory for it.
+    /// The state of the limiter of SM time; `None` if the kernel has no memory for it.
     #[inline]
     pub fn lanes(&self) -> Option<&'static Lanes> {
         // SAFETY: a published mapping stays for good, and zeros are `Lanes`.
         let lanes = unsafe { self.lanes.load(Ordering::Acquire).as_ref() };
         lanes.or_else(|| {
             make(&self.lanes);
-            // SAFETY: likewise.
+            // SAFETY: a published mapping stays for good, and zeros are `Lanes`.
             unsafe { self.lanes.load(Ordering::Acquire).as_ref() }
         })
     }
 
-    /// Likewise if it keeps anything.
+    /// The same, if it exists.
     #[inline]
     pub fn known_lanes(&self) -> Option<&'static Lanes> {
-        // SAFETY: likewise.
+        // SAFETY: a published mapping stays for good, and zeros are `Lanes`.
         unsafe { self.lanes.load(Ordering::Acquire).as_ref() }
     }
 
@@ -275,20 +279,20 @@ impl Process {
         self.ledger().compute(gpu)
     }
 
-    /// What this process used of the time of GPU number `gpu` of the grant, of late.
+    /// This process's recent use of the time of GPU number `gpu` of the grant.
     #[inline]
     pub fn part(&self, gpu: usize) -> Option<&'static Busy> {
         self.ledger().busy(self.owner().slot, gpu)
     }
 
-    /// Gives back what [`reserve`](Self::reserve) gave.
+    /// Gives back what [`reserve`](Self::reserve) returned.
     pub fn release(&self, gpu: usize, bytes: u64) {
         if let Some((ledger, owner)) = self.still_registered() {
             ledger.release(owner, gpu, bytes, &self.system());
         }
     }
 
-    /// Limit and use of GPU number `gpu` of the grant, the dead not counted.
+    /// Limit and use of GPU number `gpu` of the grant, without dead processes.
     pub fn memory(&self, gpu: usize) -> Memory {
         let (ledger, owner) = self.account();
         ledger.reap(owner, &self.system());
@@ -325,7 +329,7 @@ pub(crate) fn make<T>(cell: &AtomicPtr<T>) {
     let _ = sys::at_fork(at, size_of::<T>(), InChild::Absent);
     let null = core::ptr::null_mut();
     if cell.compare_exchange(null, at.cast().as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // SAFETY: nobody has seen ours.
+        // SAFETY: no other thread has seen ours.
         unsafe { sys::unmap(at, size_of::<T>()) };
     }
 }
@@ -339,7 +343,7 @@ fn page() -> Result<&'static Process, Refusal> {
     }
     let at = sys::map_zeros(size_of::<Process>()).map_err(|_| Refusal::Kernel)?;
     if sys::at_fork(at, size_of::<Process>(), InChild::Zeros).is_err() {
-        // SAFETY: nobody has seen it.
+        // SAFETY: no other thread has seen it.
         unsafe { sys::unmap(at, size_of::<Process>()) };
         return Err(Refusal::Kernel);
     }
@@ -348,7 +352,7 @@ fn page() -> Result<&'static Process, Refusal> {
         match PAGE.compare_exchange(core::ptr::null_mut(), mine, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => mine,
             Err(theirs) => {
-                // SAFETY: nobody has seen ours.
+                // SAFETY: no other thread has seen ours.
                 unsafe { sys::unmap(at, size_of::<Process>()) };
                 theirs
             }

@@ -1,5 +1,5 @@
-//! The system calls that we make, by themselves: no libc, whose versions differ from image to image, and no
-//! wrapper that some other preloaded library has replaced.
+//! Direct system calls: without libc, whose versions differ from image to image, and without wrappers that
+//! another preloaded library may have replaced.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -40,15 +40,15 @@ const ENAMETOOLONG: i32 = 36;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
-/// The clock that no setting of the time moves.
+/// The clock that setting the time does not move.
 pub const CLOCK_MONOTONIC: i32 = 1;
 
-/// What the kernel answered instead.
+/// The kernel's error number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 /// # Safety
-/// As the kernel's: the arguments must not let it write where it must not.
+/// As the system call's: the kernel may write only where the arguments allow it soundly.
 unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     let result = unsafe { arch::call(number, arguments) };
@@ -78,8 +78,8 @@ struct Flock {
 }
 
 impl File {
-    /// Opens a file for reading, or also for writing; closed at exec. It never waits, not even for a lease (`F_SETLEASE`) that the
-    /// container's root holds on the file: that is an error (EWOULDBLOCK).
+    /// Opens a file for reading, or also for writing; closed at exec. It never blocks: a lease (`F_SETLEASE`)
+    /// that the container's root holds on the file is an error (EWOULDBLOCK).
     pub fn open(path: &str, writable: bool) -> Result<Self, Errno> {
         let mut buffer = [0u8; 128];
         let Some(room) = buffer.get_mut(..path.len()).filter(|room| room.len() < 128) else {
@@ -117,20 +117,20 @@ impl File {
         Ok(stat[FLAGS] & ST_RDONLY != 0)
     }
 
-    /// Reads from where the last read ended; gives the number of bytes.
+    /// Reads from where the last read ended; returns the number of bytes.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         // SAFETY: the kernel writes into the buffer and not past it.
         unsafe { call(arch::READ, [self.0, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
     }
 
-    /// Reads from byte `at` on; gives the number of bytes, fewer where the file ends.
+    /// Reads from byte `at` on; returns the number of bytes, fewer at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], at: usize) -> Result<usize, Errno> {
         // SAFETY: the kernel writes into the buffer and not past it.
         unsafe { call(arch::PREAD64, [self.0, buffer.as_mut_ptr() as usize, buffer.len(), at, 0, 0]) }
     }
 
-    /// Writes from byte `at` on; gives the number of bytes. Beyond the process's limit for files it writes nothing: the
-    /// kernel would send SIGXFSZ, which kills.
+    /// Writes from byte `at` on; returns the number of bytes. Beyond the process's limit for files it writes
+    /// nothing: the kernel would send SIGXFSZ, which kills.
     pub fn write_at(&self, bytes: &[u8], at: usize) -> Result<usize, Errno> {
         let mut limit = [u64::MAX; 2];
         // SAFETY: the kernel writes a `struct rlimit64`: the limit and how far it can be raised.
@@ -142,8 +142,8 @@ impl File {
         unsafe { call(arch::PWRITE64, [self.0, bytes.as_ptr() as usize, bytes.len(), at, 0, 0]) }
     }
 
-    /// Makes sure that a range of a sparse file has room on its file system: writing to a mapping where there
-    /// is none is a SIGBUS. A file system that cannot tell is taken at its word.
+    /// Allocates a range of a sparse file: a write to a mapping of an unallocated range on a full file system
+    /// is a SIGBUS. A file system that does not support it is assumed to have room.
     pub fn ensure_room(&self, at: usize, length: usize) -> Result<(), Errno> {
         // SAFETY: touches no memory.
         match unsafe { call(arch::FALLOCATE, [self.0, 0, at, length, 0, 0]) } {
@@ -152,7 +152,7 @@ impl File {
         }
     }
 
-    /// Maps the first `length` bytes, shared with whoever else maps them.
+    /// Maps the first `length` bytes, shared with all others that map them.
     pub fn map(&self, length: usize, writable: bool) -> Result<NonNull<u8>, Errno> {
         let protection = PROT_READ | if writable { PROT_WRITE } else { 0 };
         map(length, protection, MAP_SHARED, self.0)
@@ -164,7 +164,8 @@ impl File {
         self.set_lock(at, F_WRLCK)
     }
 
-    /// Likewise together with others that lock it so; turns a lock of [`lock_byte`](Self::lock_byte)'s into such a one.
+    /// Locks byte `at` together with others that lock it in this way; converts a lock of
+    /// [`lock_byte`](Self::lock_byte).
     pub fn lock_byte_shared(&self, at: usize) -> Result<bool, Errno> {
         self.set_lock(at, F_RDLCK)
     }
@@ -184,7 +185,7 @@ impl File {
         }
     }
 
-    /// Whether any other open file description has byte `at` locked, this process's own among them.
+    /// Whether any other open file description has byte `at` locked, those of this process included.
     pub fn is_byte_locked(&self, at: usize) -> Result<bool, Errno> {
         let mut lock = Flock { kind: F_WRLCK, whence: 0, start: at as i64, length: 1, pid: 0 };
         // SAFETY: the kernel reads and writes the structure.
@@ -204,7 +205,7 @@ fn map(length: usize, protection: usize, flags: usize, file: usize) -> Result<No
     NonNull::new(address as *mut u8).ok_or(Errno(0))
 }
 
-/// Takes a mapping away.
+/// Unmaps a mapping.
 ///
 /// # Safety
 /// The range is a whole mapping from this module and nothing refers into it any more.
@@ -213,7 +214,7 @@ pub unsafe fn unmap(at: NonNull<u8>, length: usize) {
     let _ = unsafe { call(arch::MUNMAP, [at.as_ptr() as usize, length, 0, 0, 0, 0]) };
 }
 
-/// What becomes of a mapping in a forked child.
+/// What happens to a mapping in a forked child.
 #[derive(Debug, Clone, Copy)]
 pub enum InChild {
     /// It is not there (`MADV_DONTFORK`).
@@ -222,7 +223,7 @@ pub enum InChild {
     Zeros = 18,
 }
 
-/// Says what becomes of a mapping in a forked child.
+/// Sets what happens to a mapping in a forked child.
 pub fn at_fork(at: NonNull<u8>, length: usize, then: InChild) -> Result<(), Errno> {
     // SAFETY: neither advice changes memory of this process.
     unsafe { call(arch::MADVISE, [at.as_ptr() as usize, length, then as usize, 0, 0, 0]) }.map(drop)
@@ -234,9 +235,9 @@ pub fn pid() -> u32 {
     unsafe { call(arch::GETPID, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// Whether certainly no process of this pid namespace has this pid.
+/// Whether it is certain that no process of this pid namespace has this pid.
 pub fn is_gone(pid: u32) -> bool {
-    // SAFETY: signal 0 is none.
+    // SAFETY: signal 0 sends nothing.
     let answer = unsafe { call(arch::KILL, [pid as usize, 0, 0, 0, 0, 0]) };
     answer == Err(Errno(ESRCH))
 }
@@ -249,13 +250,13 @@ pub fn read_link<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> Result<&'a
     Ok(buffer.get(..length).unwrap_or_default())
 }
 
-/// Writes to the standard error, once; what does not fit in is lost.
+/// Writes to the standard error, once; the rest is lost if it does not fit.
 pub fn write_error(text: &[u8]) {
     // SAFETY: the kernel reads the text.
     let _ = unsafe { call(arch::WRITE, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
 }
 
-/// Sleeps while `word` is `value`, until woken or for no reason.
+/// Sleeps while `word` is `value`, until woken; spurious wake-ups happen.
 pub fn futex_wait(word: &AtomicU32, value: u32) {
     let arguments = [word.as_ptr() as usize, FUTEX_WAIT_PRIVATE, value as usize, 0, 0, 0];
     // SAFETY: the kernel reads the word; no timeout is given.
@@ -313,7 +314,7 @@ pub fn thread() -> usize {
     arch::thread()
 }
 
-/// Ends the process as `abort` would be seen by a shell.
+/// Ends the process with the exit status of an abort.
 pub fn abort() -> ! {
     loop {
         // SAFETY: does not return.

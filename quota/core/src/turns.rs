@@ -1,8 +1,8 @@
 //! This container's places on the boards of its GPUs ([`fgpu_wire::turns`]).
 //!
-//! Everything is read and written by system calls, each with a descriptor of its own: one that stays open
-//! might be closed, and its number used, by the application. No open blocks: another container may hold a
-//! lease (`F_SETLEASE`) on what it can read.
+//! Everything is read and written by system calls, each with its own descriptor: the application might close
+//! one that stays open, and reuse its number. No open blocks: another container may hold a lease
+//! (`F_SETLEASE`) on a file that it can read.
 //!
 //! Without a place a container keeps its own share and takes no turns: 64 containers at most have a place on
 //! one GPU.
@@ -13,30 +13,30 @@ use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use fgpu_wire::TURNS_PATH;
-use fgpu_wire::turns::{self, Board, PLACES, Said};
+use fgpu_wire::turns::{self, Board, PLACES, Statement};
 
 use crate::sys::File;
 
-/// How long an index is believed, nanoseconds: who comes is seen by the others no later.
+/// How long an index is used, nanoseconds: the others see a new container no later.
 const FRESH: u64 = 10_000_000;
-/// Of [`Seat::place`]: it was sought, and there is none.
+/// In [`Seat::place`]: there is none.
 const NONE: u32 = u32::MAX;
 
-/// A container's place on the board of one GPU. All zeros is one that has not been sought.
+/// A container's place on the board of one GPU. All zeros: not looked up yet.
 #[repr(C)]
 pub struct Seat {
-    /// Plus 1; 0: not sought yet.
+    /// Plus 1; 0: not looked up yet.
     place: AtomicU32,
     /// The minor number of the GPU's device node.
     minor: AtomicU32,
-    /// The places that somebody has, a bit each.
+    /// The places that are taken, a bit each.
     taken: AtomicU64,
     /// When the index was read, CLOCK_MONOTONIC.
     looked: AtomicU64,
 }
 
 impl Seat {
-    /// The place. `None`: not sought yet; `Some(None)`: there is none.
+    /// The place. `None`: not looked up yet; `Some(None)`: there is none.
     #[inline]
     pub fn place(&self) -> Option<Option<usize>> {
         match self.place.load(Ordering::Acquire) {
@@ -46,19 +46,19 @@ impl Seat {
         }
     }
 
-    /// Seeks the place of this grant on the GPU with this minor number. One thread at a time does it.
+    /// Looks up the place of this grant on the GPU with this minor number. One thread at a time does it.
     pub fn take(&self, minor: u32, nonce: &[u8; 16]) -> Option<usize> {
         self.minor.store(minor, Ordering::Relaxed);
         let mut index = [0; turns::INDEX];
         let mut grants = read_index(minor, &mut index);
         let place = grants.as_mut().and_then(|grants| grants.position(|grant| grant == nonce));
-        // A place that is not mounted for us is another container's view of it.
+        // A place that we cannot write belongs to another container.
         let place = place.filter(|&place| File::open(Name::place(minor, place).as_str(), true).is_ok());
         self.place.store(place.map_or(NONE, |place| place as u32 + 1), Ordering::Release);
         place
     }
 
-    /// The places that somebody has.
+    /// The places that are taken.
     fn taken(&self, now: u64) -> u64 {
         if now.saturating_sub(self.looked.load(Ordering::Acquire)) >= FRESH {
             let mut index = [0; turns::INDEX];
@@ -73,8 +73,8 @@ impl Seat {
 }
 
 impl Board for Seat {
-    fn exchange(&self, now: u64, place: usize, said: &Said, places: &mut [Said; PLACES]) {
-        self.say(place, said);
+    fn exchange(&self, now: u64, place: usize, statement: &Statement, places: &mut [Statement; PLACES]) {
+        self.publish(place, statement);
         let (taken, minor) = (self.taken(now), self.minor.load(Ordering::Relaxed));
         let others =
             places.iter_mut().enumerate().filter(|(other, _)| taken >> other & 1 == 1 && *other != place);
@@ -85,12 +85,13 @@ impl Board for Seat {
         }
     }
 
-    fn say(&self, place: usize, said: &Said) {
+    fn publish(&self, place: usize, statement: &Statement) {
         let name = Name::place(self.minor.load(Ordering::Relaxed), place);
         let Ok(file) = File::open(name.as_str(), true) else { return };
         // SAFETY: four words without padding, read only.
-        let bytes = unsafe { slice::from_raw_parts(core::ptr::from_ref(said).cast(), size_of_val(said)) };
-        // What cannot be written the others do not hear of.
+        let bytes =
+            unsafe { slice::from_raw_parts(core::ptr::from_ref(statement).cast(), size_of_val(statement)) };
+        // If it cannot be written, the others do not see it.
         let _ = file.write_at(bytes, 0);
     }
 }
@@ -103,10 +104,11 @@ fn read_index(minor: u32, index: &mut [u8; turns::INDEX]) -> Option<impl Iterato
     turns::grants(index)
 }
 
-fn read(file: &File, said: &mut Said) {
+fn read(file: &File, statement: &mut Statement) {
     // SAFETY: four words without padding, for which every content is a value.
-    let bytes =
-        unsafe { slice::from_raw_parts_mut(core::ptr::from_mut(said).cast::<u8>(), size_of_val(said)) };
+    let bytes = unsafe {
+        slice::from_raw_parts_mut(core::ptr::from_mut(statement).cast::<u8>(), size_of_val(statement))
+    };
     // Where the file ends early it stays zeros.
     let _ = file.read_at(bytes, 0);
 }

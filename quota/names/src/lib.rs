@@ -1,20 +1,19 @@
-//! What every name of the CUDA driver does for the memory limit.
+//! What every function of the CUDA driver does for the memory limit.
 //!
-//! One table, [`TABLE`], in which every name that any known driver exports is in exactly one class. The quota library
-//! wraps what is in all classes but the last two; the test of this crate fails on a name that a driver has and the table
-//! has not, and one in `suite` if the library exports anything else than the table says.
+//! One table, [`TABLE`], in which every name that any known driver exports is in exactly one class. The quota
+//! library wraps all classes except the last two. A test of this crate fails on a name that a driver has and
+//! the table lacks; one in `suite` fails if the library exports anything else than the table says. The
+//! drivers' names are in `lists/`, one a line, sorted:
 //!
-//! The drivers' names are in `lists/`, names only, one a line, sorted:
-//!
-//! - `driver-*.txt`: what `nm -D --defined-only libcuda.so.1` says of Debian's packages (`libcuda1` of bullseye,
-//!   bookworm, trixie and experimental, `libnvidia-tesla-450-cuda1` and `-460-`; `tests/driver/fetch-nvidia-smi` shows
-//!   how such a package is had without installing it);
+//! - `driver-*.txt`: the output of `nm -D --defined-only libcuda.so.1` for Debian's packages (`libcuda1` of
+//!   bullseye, bookworm, trixie and experimental, `libnvidia-tesla-450-cuda1` and `-460-`;
+//!   `tests/driver/fetch-nvidia-smi` shows how to get such a package without installing it);
 //! - `cuda-*.txt`: the functions that `cuda.h` of that version declares, preprocessed as it is, with
-//!   `__CUDA_API_VERSION_INTERNAL` and with `CUDA_API_PER_THREAD_DEFAULT_STREAM`: what a driver of that version has at
-//!   least. (Left out are two names with `_ptsz` that only the macros make, of `cuGetProcAddress`.) The header is in
-//!   the PyPI packages `nvidia-cuda-runtime` and `nvidia-cuda-runtime-cu12`, `-cu11`.
+//!   `__CUDA_API_VERSION_INTERNAL` and with `CUDA_API_PER_THREAD_DEFAULT_STREAM`: a driver of that version
+//!   has at least these. (Two names of `cuGetProcAddress` with `_ptsz`, which only the macros make, are left
+//!   out.) The header is in the PyPI packages `nvidia-cuda-runtime` and `nvidia-cuda-runtime-cu12`, `-cu11`.
 //!
-//! A new driver: add its list, run the test, and say for each name that it reports what it does.
+//! For a new driver: add its list, run the test, and put each name that it reports into a class.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -24,25 +23,26 @@ pub mod nvml;
 /// What a function does for the memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// May take device memory: at once, when a graph is made of it, or as code that is loaded.
+    /// May take device memory: at once, when it is part of a graph, or as code that is loaded.
     Counted,
-    /// Gives device memory back, or is a moment at which the driver does.
+    /// Gives device memory back, or lets the driver do so.
     Freed,
-    /// Neither, but decides how long memory lives or where it counts.
+    /// Decides how long memory lives or where it counts.
     Held,
-    /// Tells how much there is.
+    /// Reports how much memory there is.
     Reported,
-    /// Gives out functions.
+    /// Returns functions.
     Resolved,
-    /// Lets the GPU work, or ends a stream of work. Wrapped where code may be loaded for it, a graph given its memory,
-    /// or time read.
+    /// Lets the GPU work, or ends a stream of work. Wrapped where it may load code, give a graph its memory,
+    /// or let time be read.
     Launched,
-    /// Waits for what was launched, asks or tells whether it has ended, or is a copy or a fill after it in a stream. Wrapped so that
-    /// the launches are timed before that.
+    /// Waits for launches, asks or reports whether they have ended, or is a copy or a fill that follows them
+    /// in a stream. Wrapped so that the launches are timed before that.
     Followed,
-    /// Begins the capture of a stream into a graph. Wrapped so that it is known whether any stream may be captured: what is does not run.
+    /// Begins the capture of a stream into a graph. Wrapped to know whether any stream may be captured:
+    /// captured work does not run.
     Captured,
-    /// Opens or hands on memory that exists: it counts where it was allocated, and only there. Not wrapped.
+    /// Opens or passes on existing memory, which counts where it was allocated. Not wrapped.
     Shared,
     /// Has nothing to do with device memory. Not wrapped.
     Pass,
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    /// Whatever else it is for, a context takes memory, and what is in it ends with it.
+    /// Every context takes memory, and everything in it ends with it.
     #[test]
     fn all_contexts_count() {
         for name in TABLE.iter().flat_map(|(_, names)| *names).filter(|name| name.contains("CtxCreate")) {
@@ -366,7 +366,7 @@ mod tests {
         }
     }
 
-    /// Of a capture that nobody knows of, launches would count and events be in its graph.
+    /// In an unknown capture, launches would count, and our events would be in its graph.
     #[test]
     fn all_captures_are_known() {
         for name in TABLE.iter().flat_map(|(_, names)| *names).filter(|name| name.contains("StreamBegin")) {
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// A new version of a function does what the old one did, until somebody has looked.
+    /// A new version of a function is assumed to do what the old one did.
     #[test]
     fn versions_of_a_function_are_of_one_class() {
         let stem = |name: &str| {

@@ -1,34 +1,35 @@
-//! What every name of NVML shows of the GPUs.
+//! What every function of NVML shows of the GPUs.
 //!
-//! As [`TABLE`](crate::TABLE) of the CUDA driver: every name that any known NVML exports is in exactly one class. The quota
-//! library wraps what is in the first five.
+//! Like [`TABLE`](crate::TABLE) of the CUDA driver: every name that any known NVML exports is in exactly one
+//! class. The quota library wraps the first five classes.
 //!
-//! The names are in `nvml/`: `driver-*.txt` from Debian's packages (`libnvidia-ml1` of bullseye, bookworm, trixie and
-//! experimental, `libnvidia-tesla-450-ml1` and `-460-`), `nvml-*.txt` the functions that `nvml.h` of that version
-//! declares, of the PyPI packages `nvidia-nvml-dev` and `nvidia-nvml-dev-cu12`.
+//! The names are in `nvml/`: `driver-*.txt` from Debian's packages (`libnvidia-ml1` of bullseye, bookworm,
+//! trixie and experimental, `libnvidia-tesla-450-ml1` and `-460-`), `nvml-*.txt` the functions that `nvml.h`
+//! of that version declares, of the PyPI packages `nvidia-nvml-dev` and `nvidia-nvml-dev-cu12`.
 
 /// What a function shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Counts GPUs or gives out a handle to one: only the grant's.
+    /// Counts GPUs or returns a handle: only the grant's.
     Handle,
-    /// Tells how much memory there is: the grant's, and what of it the container uses.
+    /// Reports memory: the grant's, and the container's use of it.
     Memory,
-    /// Names processes, or tells what one did: the container's own.
+    /// Reports processes: the container's own.
     Process,
-    /// Tells how busy the GPU is: the container's own part, or "not supported" where nobody can tell it from others'.
+    /// Reports utilisation: the container's own part, or "not supported" where it is unknown.
     Activity,
-    /// Gives out functions.
+    /// Returns functions.
     Resolved,
-    /// Tells of a GPU as hardware or of its settings. Not wrapped: no other's handle can be had.
+    /// Reports a GPU's hardware or settings. Not wrapped: a container has handles of its own GPUs only.
     Gpu,
-    /// Changes the GPU or its settings. Not wrapped: the driver demands CAP_SYS_ADMIN of the host, which a container has not.
+    /// Changes the GPU or its settings. Not wrapped: the driver requires CAP_SYS_ADMIN on the host, which a
+    /// container lacks.
     Change,
     /// MIG: hardware slices, shown as they are. Not wrapped.
     Mig,
     /// Virtual GPUs of virtual machines. Not wrapped: a GPU that serves them serves no containers.
     Vgpu,
-    /// Nothing of a GPU. Not wrapped.
+    /// Shows nothing of a GPU. Not wrapped.
     Node,
 }
 
@@ -282,7 +283,7 @@ mod tests {
         }
     }
 
-    /// A new version of a function shows what the old one did, until somebody has looked.
+    /// A new version of a function is assumed to show what the old one did.
     #[test]
     fn versions_of_a_function_are_of_one_class() {
         let mut classes: HashMap<&str, (Class, &str)> = HashMap::new();

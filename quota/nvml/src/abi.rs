@@ -10,7 +10,7 @@ pub(crate) const NOT_SUPPORTED: Result = 3;
 pub(crate) const NO_PERMISSION: Result = 4;
 pub(crate) const NOT_FOUND: Result = 6;
 pub(crate) const INSUFFICIENT_SIZE: Result = 7;
-/// What we say where the real library has no such function.
+/// Our answer where the real library has no such function.
 pub(crate) const FUNCTION_NOT_FOUND: Result = 13;
 pub(crate) const ARGUMENT_VERSION_MISMATCH: Result = 25;
 
@@ -142,5 +142,5 @@ const _: () = assert!(size_of::<Detail>() == 32 && size_of::<DetailList>() == 24
 const _: () = assert!(size_of::<Sample>() == 32 && size_of::<UtilizationInfo>() == 40);
 const _: () = assert!(size_of::<UtilizationList>() == 24);
 
-/// Of an instance id: not a MIG device.
+/// In an instance id: not a MIG device.
 pub(crate) const NO_INSTANCE: u32 = u32::MAX;

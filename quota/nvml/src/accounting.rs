@@ -1,5 +1,5 @@
-//! The driver's accounts of processes that have ended: of the whole GPU, by the host's pids. A container is
-//! told that none are kept.
+//! The driver's accounts of ended processes cover the whole GPU and have the host's pids. A container sees
+//! accounting as disabled.
 
 use core::ffi::{c_uint, c_void};
 
@@ -21,7 +21,7 @@ pub(crate) unsafe fn mode(device: Device, mode: *mut c_uint) -> Result {
     }
 }
 
-/// What the library says where accounting is off.
+/// The library's answer where accounting is off.
 ///
 /// # Safety
 /// As `nvmlDeviceGetAccountingPids`; nothing is written.

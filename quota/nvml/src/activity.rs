@@ -1,7 +1,7 @@
-//! How busy the GPU is: with the container's own work, out of the time that it is granted.
+//! How busy the GPU is with the container's own work, relative to the time that it is granted.
 //!
-//! What the real library says is of all who use the GPU, so nothing of it is handed on. Where nobody can tell
-//! the container's part the answer is "not supported", which tools know from MIG devices.
+//! The real library's numbers cover all users of the GPU, so none of them is passed on. Where the container's
+//! part is unknown, the answer is "not supported", which tools know from MIG devices.
 
 use core::ffi::c_uint;
 
@@ -15,8 +15,8 @@ use crate::abi::{
 };
 use crate::devices::{Whose, limits, whose};
 
-/// How SM time of GPU number `gpu` is limited, and the share that use of it is told in parts of, ppm: the
-/// whole GPU where none is booked.
+/// How SM time of GPU number `gpu` is limited, and the share that counts as 100 %, ppm: the whole GPU if no
+/// share is booked.
 fn share(gpu: usize) -> Option<(u8, u32)> {
     Some(match limits().ok()?.compute(gpu) {
         (COMPUTE_REST, _) => (COMPUTE_REST, 1_000_000),
@@ -24,9 +24,9 @@ fn share(gpu: usize) -> Option<(u8, u32)> {
     })
 }
 
-/// Percent of its share of GPU number `gpu` that the container used of late; `None`: nobody knows, as its
-/// time is not limited and so not measured. A container that may use idle time can use more than its share:
-/// that is 100, too.
+/// The percentage of its share of GPU number `gpu` that the container used recently. `None`: unknown, since
+/// its time is not limited and so not measured. A container that may use idle time can use more than its
+/// share; that is 100, too.
 fn percent(gpu: usize) -> Option<u32> {
     let (mode, share) = share(gpu)?;
     let account = files::ledger_view().ok()?.compute(gpu).filter(|_| mode != COMPUTE_OFF)?;
@@ -35,15 +35,15 @@ fn percent(gpu: usize) -> Option<u32> {
 }
 
 /// Calls `with` for every process that has memory on GPU number `gpu`: its place in the list, its pid, and
-/// which percent of the container's share it used of late. Gives how many there are; `None` where nobody
-/// measures.
+/// the percentage of the container's share that it used recently. Returns how many there are; `None` if the
+/// time is not measured.
 fn each_process(gpu: usize, mut with: impl FnMut(usize, u32, u32)) -> Option<usize> {
     let (mode, share) = share(gpu)?;
     if mode == COMPUTE_OFF {
         return None;
     }
     let (ledger, now) = (files::ledger_view().ok()?, clock::now());
-    // Where idle time was used, too, all of them together have used all of it.
+    // If idle time was used, too, the sum is limited to 100.
     let whole = u64::from(ledger.compute(gpu)?.busy(now).max(share).max(1));
     let mut count = 0;
     ledger.for_each_living(&kernel::System::new(kernel::namespace()), |process| {
@@ -56,11 +56,11 @@ fn each_process(gpu: usize, mut with: impl FnMut(usize, u32, u32)) -> Option<usi
     Some(count)
 }
 
-/// Fills an application's list in NVML's manner, with what `entry` makes of the time (microseconds since
+/// Fills an application's list as NVML does, with what `entry` makes of the time (microseconds since
 /// 1970), a pid and percent.
 ///
 /// # Safety
-/// A handle that NVML gave, and a `list` that is null or has room for `count`.
+/// A handle from NVML, and a `list` that is null or has room for `count`.
 unsafe fn fill<T>(
     device: Device,
     count: &mut u32,
@@ -90,7 +90,7 @@ unsafe fn fill<T>(
 }
 
 /// # Safety
-/// A handle that NVML gave.
+/// A handle from NVML.
 unsafe fn granted(device: Device) -> core::result::Result<usize, Result> {
     // SAFETY: the caller's promise.
     match unsafe { whose(device) }? {
@@ -108,7 +108,7 @@ pub(crate) unsafe fn rates(device: Device, rates: *mut Utilization) -> Result {
     // SAFETY: the caller's promise.
     match unsafe { granted(device) }.map(percent) {
         Ok(Some(gpu)) => {
-            // How busy the memory's bus is with it is known to nobody.
+            // The container's part of the memory bus is unknown.
             *rates = Utilization { gpu, memory: 0 };
             SUCCESS
         }
@@ -154,10 +154,10 @@ pub(crate) unsafe fn of_processes_info(device: Device, list: *mut UtilizationLis
     unsafe { fill(device, &mut list.count, list.entries, info) }
 }
 
-/// Engines for video and pictures, counters of the multiprocessors, samples of all of it: of the whole GPU.
+/// Video and image engines, counters of the multiprocessors, and samples of these cover the whole GPU.
 ///
 /// # Safety
-/// None: the arguments, of which there may be more, are not looked at.
+/// None: the arguments are not read. The real function may have more of them.
 pub(crate) unsafe fn of_the_gpu(_device: Device) -> Result {
     NOT_SUPPORTED
 }

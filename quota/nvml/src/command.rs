@@ -1,4 +1,4 @@
-//! What a process of the container is called.
+//! The name of a process of the container.
 
 use core::ffi::{c_char, c_uint};
 use core::fmt::Write as _;
@@ -7,11 +7,11 @@ use fgpu_quota_core::sys;
 
 use crate::abi::{INVALID_ARGUMENT, NOT_FOUND, Result, SUCCESS};
 
-/// The longest name that is given out, with its NUL.
+/// The longest name that is returned, with its NUL.
 pub(crate) const LONGEST: usize = 4096;
 
-/// Writes the process's command, up to its first argument, and zeros after it; `-` where there is none, since
-/// without a name nvidia-smi does not show the process at all. Gives whether there is such a process.
+/// Writes the process's command, up to its first argument, and zeros after it; `-` if there is none, since
+/// nvidia-smi does not show a process without a name. Returns whether the process exists.
 pub(crate) fn read(pid: u32, name: &mut [u8; LONGEST]) -> bool {
     let mut path = Path { text: [0; 32], length: 0 };
     // Cannot fail: a path in /proc has at most 24 bytes.
@@ -31,8 +31,8 @@ pub(crate) fn read(pid: u32, name: &mut [u8; LONGEST]) -> bool {
     is_there
 }
 
-/// The name of a process of the container's own pid namespace. The real library takes the number for one of
-/// the host's.
+/// The name of a process of the container's own pid namespace. The real library would take the number for one
+/// of the host's.
 ///
 /// # Safety
 /// As `nvmlSystemGetProcessName`.

@@ -10,18 +10,18 @@ use fgpu_wire::parse_uuid;
 use crate::abi::{Device, INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, Result, SUCCESS, UUID_TEXT};
 use crate::real;
 
-/// Whose a device is.
+/// Whether a device is in the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// Number so-and-so of the grant.
+    /// The grant's, with this number.
     Granted(usize),
     /// A MIG device: a hardware slice, shown as it is.
     Mig,
-    /// Somebody else's.
+    /// Not in the grant.
     Foreign,
 }
 
-/// The grant; without one nothing is shown.
+/// The grant. Without one nothing is shown.
 pub(crate) fn limits() -> core::result::Result<&'static Page, Result> {
     files::limits().map_err(|refusal| {
         refusal.say();
@@ -29,10 +29,10 @@ pub(crate) fn limits() -> core::result::Result<&'static Page, Result> {
     })
 }
 
-/// Whose the device is, by its UUID.
+/// Whether the device is in the grant, by its UUID.
 ///
 /// # Safety
-/// As `nvmlDeviceGetUUID`: a handle that NVML gave.
+/// As `nvmlDeviceGetUUID`: a handle from NVML.
 pub(crate) unsafe fn whose(device: Device) -> core::result::Result<Whose, Result> {
     let limits = limits()?;
     let mut text = [0u8; UUID_TEXT];
@@ -75,7 +75,7 @@ pub(crate) unsafe fn by_index(index: c_uint, device: *mut Device) -> Result {
         Ok(limits) => limits.uuid(index as usize),
         Err(error) => return error,
     };
-    // The library's own answer to a number that it does not have.
+    // The library's own answer to an unknown number.
     let Some(uuid) = uuid else { return INVALID_ARGUMENT };
     let text = spell(&uuid);
     // SAFETY: NUL-terminated; the device is the caller's.
@@ -93,7 +93,7 @@ fn spell(uuid: &[u8; 16]) -> [u8; 41] {
     text
 }
 
-/// Asks the real library for a handle, and keeps it back if it is not of the grant.
+/// Asks the real library for a handle, and withholds it if its GPU is not in the grant.
 ///
 /// # Safety
 /// `device` is null or can be written; `call` writes it if it succeeds.
@@ -102,7 +102,7 @@ pub(crate) unsafe fn if_granted(device: *mut Device, call: impl FnOnce() -> Resu
     if result != SUCCESS || device.is_null() {
         return result;
     }
-    // SAFETY: a handle that NVML gave just now.
+    // SAFETY: a handle that NVML returned just now.
     let error = match unsafe { whose(*device) } {
         Ok(Whose::Granted(_) | Whose::Mig) => return SUCCESS,
         Ok(Whose::Foreign) => NOT_FOUND,

@@ -1,16 +1,16 @@
-//! `libfgpu-nvml.so`, the management library of a container with a share of a GPU: what nvidia-smi,
-//! nvidia-ml-py and frameworks see of the GPUs is the grant.
+//! `libfgpu-nvml.so`, the management library of a container with a share of a GPU: nvidia-smi, nvidia-ml-py
+//! and frameworks see the grant.
 //!
 //! It takes NVML's place as `libfgpu-cuda.so` takes libcuda's: same SONAME, the real library by its absolute
-//! path in `DT_NEEDED`, every name that is not in the table [`table`] is the real one's. It only looks: it
-//! has no slot in the ledger.
+//! path in `DT_NEEDED`, every name that is not in the [`table`] is the real one's. It only reads: it has no
+//! slot in the ledger.
 //!
 //! - [`devices`]: the grant's GPUs only, numbered as in the limits;
 //! - [`memory`]: total is the limit, used is what the container's processes use;
 //! - [`processes`] and [`command`]: the container's own, with their own pids and names;
-//! - [`activity`]: its own part of the GPU's time, and nothing of others';
-//! - [`accounting`]: the driver's accounts of processes, which are of the whole GPU, are not kept here;
-//! - [`topology`]: of the neighbours of a GPU those of the grant;
+//! - [`activity`]: the container's own part of the GPU's time, and nothing of the others';
+//! - [`accounting`]: the driver's accounts of processes cover the whole GPU, so they are off here;
+//! - [`topology`]: a GPU's neighbours in the grant;
 //! - [`private`]: the table of functions behind `nvmlInternalGetExportTable`, by which nvidia-smi finds
 //!   devices and processes.
 

@@ -20,10 +20,11 @@ fn used(gpu: usize) -> core::result::Result<u64, Result> {
     Ok(used)
 }
 
-/// Total, free and used of the device, from what the library says of the GPU; `None`: as the library says.
+/// Total, free and used memory of the device, from the library's numbers; `None`: the library's numbers are
+/// right.
 ///
 /// # Safety
-/// A handle that NVML gave.
+/// A handle from NVML.
 unsafe fn limited(
     device: Device,
     total: u64,
@@ -40,13 +41,12 @@ unsafe fn limited(
         return Ok(None);
     }
     let total = limit.min(total);
-    // The last piece may be above the limit, and a limit may have shrunk; tools take used for a part of
-    // total.
+    // Use may be above the limit by the last piece, or after a resize; tools expect at most the total.
     let used = used.min(total);
     Ok(Some((total, (total - used).min(free), used)))
 }
 
-/// Makes what the library says of the GPU's memory what the container should see.
+/// Replaces the GPU's memory by the container's.
 ///
 /// # Safety
 /// `memory` is null, or `call` has written it if it succeeds.
@@ -65,8 +65,8 @@ pub(crate) unsafe fn info(device: Device, memory: *mut Memory, call: impl FnOnce
     }
 }
 
-/// The window through which the processor reaches the memory. It is the GPU's, and so is its size; what of it
-/// is in use is not told of others: no more than the container's own memory.
+/// The window through which the processor reaches the memory. Its size is the GPU's. Its use is at most the
+/// container's own memory, so it shows nothing of others.
 ///
 /// # Safety
 /// `window` is null, or `call` has written it if it succeeds.

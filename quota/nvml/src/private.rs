@@ -1,8 +1,8 @@
-//! The table of private functions that nvidia-smi uses besides the public ones.
+//! The table of private functions that nvidia-smi uses in addition to the public ones.
 //!
 //! Known from NVIDIA's own public mock of NVML (drivers 550 to 580): slot 0 is the table's size in bytes, the
-//! others are functions. We give out a copy of the real table in which four are ours: device by index, and
-//! the lists of processes, from which nvidia-smi's default view takes its box of processes.
+//! others are functions. We return a copy of the real table in which four are ours: device by index, and the
+//! lists of processes, which nvidia-smi's default view shows.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::abi::{
 use crate::devices::{Whose, limits, whose};
 use crate::{command, processes};
 
-/// 6c3efec4-8fc9-4e6c-a327-ee696e12f7c4 as a GUID lies in memory.
+/// 6c3efec4-8fc9-4e6c-a327-ee696e12f7c4 in the memory layout of a GUID.
 const TABLE_ID: [u8; 16] =
     [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
 
@@ -24,18 +24,18 @@ const COMPUTE_PROCESSES: usize = 213;
 const GRAPHICS_PROCESSES: usize = 214;
 const MPS_PROCESSES: usize = 215;
 
-/// The most that we believe of a table's size, bytes. Those known have 2 to 4 KiB.
+/// The largest plausible table, bytes. Known tables have 2 to 4 KiB.
 const LARGEST: usize = 64 << 10;
 /// The most GPUs that a node has.
 const INDICES: c_uint = 64;
 
-/// A function of the table. How many arguments the real one takes is not known for sure: four are handed on.
+/// A function of the table. The number of its arguments is not certain, so four are passed on.
 type Slot = unsafe extern "C" fn(usize, usize, usize, usize) -> Result;
 
 static COPY: AtomicPtr<usize> = AtomicPtr::new(core::ptr::null_mut());
 static REAL_BY_INDEX: AtomicUsize = AtomicUsize::new(0);
 
-/// Gives our copy out for the real table.
+/// Returns our copy in place of the real table.
 ///
 /// # Safety
 /// `id` is null or a GUID; if `call` succeeds, it has written `table`.
@@ -56,7 +56,7 @@ pub(crate) unsafe fn table(
             unsafe { *table = ours.cast() };
             SUCCESS
         }
-        // Never the real one: it shows the whole node.
+        // Never the real table: it shows the whole node.
         None => NO_PERMISSION,
     }
 }
@@ -158,7 +158,7 @@ unsafe extern "C" fn compute_processes(
     }
 }
 
-/// Fills an entry in place: it is too large for the stack of a thread that somebody else made.
+/// Fills an entry in place: it is too large for the stack of the application's thread.
 ///
 /// # Safety
 /// `entry` can be written.

@@ -1,4 +1,4 @@
-//! The container's own processes, with the pids that they have in it. The real library knows the host's.
+//! The container's own processes, with their pids in the container. The real library knows the host's pids.
 
 use core::ffi::{c_uint, c_void};
 
@@ -10,11 +10,11 @@ use crate::abi::{
 };
 use crate::devices::{Whose, whose};
 
-/// Calls `with` for every process that has memory on the device: its place in the list, pid and bytes. Gives
-/// how many there are.
+/// Calls `with` for every process that has memory on the device: its place in the list, pid and bytes.
+/// Returns how many there are.
 ///
 /// # Safety
-/// A handle that NVML gave.
+/// A handle from NVML.
 pub(crate) unsafe fn on(
     device: Device,
     mut with: impl FnMut(usize, u32, u64),
@@ -41,11 +41,11 @@ pub(crate) unsafe fn on(
     Ok(count)
 }
 
-/// Fills an application's list in NVML's manner: `count` is the room and becomes the number; too little room
-/// is an error that says how much is needed, with an empty list allowed for asking.
+/// Fills an application's list as NVML does: `count` is the room and becomes the number. Too little room is
+/// an error that says how much is needed; an empty list may be used to ask.
 ///
 /// # Safety
-/// A handle that NVML gave, a `count` that is null or valid, a `list` that is null or has room for `*count`.
+/// A handle from NVML, a `count` that is null or valid, a `list` that is null or has room for `*count`.
 unsafe fn fill<T>(device: Device, count: *mut c_uint, list: *mut T, entry: impl Fn(u32, u64) -> T) -> Result {
     // SAFETY: the caller's promise.
     let Some(count) = (unsafe { count.as_mut() }) else { return INVALID_ARGUMENT };
@@ -109,8 +109,8 @@ pub(crate) unsafe fn details(device: Device, list: *mut DetailList) -> Result {
     }
 }
 
-/// The other lists: graphics and MPS, and the sessions of encoders and of frame buffer capture. Whom the real
-/// library would name there is not known to be ours.
+/// The other lists: graphics and MPS, and the sessions of encoders and of frame buffer capture. The real
+/// library may name processes there that are not the container's.
 ///
 /// # Safety
 /// As `nvmlDeviceGetGraphicsRunningProcesses_v3`.

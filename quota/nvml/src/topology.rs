@@ -1,4 +1,4 @@
-//! How GPUs hang together: of the neighbours of a GPU only those of the grant.
+//! The topology: a GPU's neighbours, those of the grant only.
 
 use core::ffi::{c_uint, c_void};
 
@@ -9,8 +9,8 @@ use crate::real;
 /// The most GPUs that a node has.
 const MOST: usize = 64;
 
-/// Gives of the GPUs that `call` lists those of the grant, in NVML's manner: a `count` of 0 asks how many
-/// there are.
+/// Lists those GPUs of `call`'s list that are in the grant, as NVML does: a `count` of 0 asks how many there
+/// are.
 ///
 /// # Safety
 /// `count` is null or valid, `list` null or with room for `*count`; `call` writes at most as many handles as
@@ -34,7 +34,7 @@ unsafe fn granted(
     let room = *count as usize;
     let mut found = 0;
     for device in all.into_iter().take(listed as usize) {
-        // SAFETY: a handle that NVML gave just now.
+        // SAFETY: a handle that NVML returned just now.
         match unsafe { whose(device) } {
             Ok(Whose::Granted(_) | Whose::Mig) => {}
             Ok(Whose::Foreign) => continue,
@@ -73,7 +73,7 @@ pub(crate) unsafe fn of_unit(unit: *mut c_void, count: *mut c_uint, list: *mut D
     unsafe { granted(count, list, |count, list| real::nvmlUnitGetDevices(unit, count, list)) }
 }
 
-/// GPUs that the driver was told to leave alone are nobody's.
+/// No container has GPUs that the driver excludes.
 ///
 /// # Safety
 /// As `nvmlGetExcludedDeviceCount`.

@@ -3,13 +3,13 @@
 //! The libraries under test are built in release mode, as they are shipped. The real ones behind them are
 //!
 //! - stand-ins in C (`c/stand-in-*.c`), for whatever is about the limit and the ledger themselves;
-//! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code, the matrix of all allocations, and programs on
-//!   NVIDIA's runtime library;
+//! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code, the matrix of all allocations,
+//!   and programs on NVIDIA's runtime library;
 //! - NVIDIA's own, without a GPU, for which functions are given out.
 //!
-//! The programs that use them are in C too (`c/*.c`), since it is C programs that load libcuda. The paths below
-//! `/run/fgpu` are absolute, so every program runs in a mount namespace of its own with a `/run` of its own: root, or
-//! a kernel that gives user namespaces to anybody.
+//! The programs that use them are in C too (`c/*.c`), since it is C programs that load libcuda. The paths
+//! below `/run/fgpu` are absolute, so every program runs in a mount namespace of its own with a `/run` of its
+//! own: root, or a kernel that allows user namespaces to every user.
 
 mod nvidia;
 mod simulated;
@@ -118,7 +118,7 @@ impl Container {
         for folder in ["lib", "fgpu/driver", "bin"] {
             fs::create_dir_all(container.path(folder)).expect("a temporary directory can be made");
         }
-        // Where a library that nobody has sealed looks for the real one. Programs are linked with `fgpu/driver`.
+        // Where an unsealed library looks for the real one. Programs are linked with `fgpu/driver`.
         for (unsealed, real) in [
             (Seal::unsealed_cuda(), "../driver/libcuda.so.1"),
             (Seal::unsealed_nvml(), "../driver/libnvidia-ml.so.1"),
@@ -141,7 +141,8 @@ impl Container {
         container
     }
 
-    /// Another container on the same node: its own share, the same driver and boards. It must not outlive the first one.
+    /// Another container on the same node: its own share, the same driver and boards. It must not outlive the
+    /// first one.
     pub fn neighbour(&self, nonce: [u8; 16], gpus: &[GpuLimit]) -> Self {
         let root = self.root.with_extension(format!("{:02x}", nonce[0]));
         fs::create_dir_all(root.join("bin")).expect("a temporary directory can be made");
@@ -248,7 +249,7 @@ impl Container {
         self.unshare(&[], program)
     }
 
-    /// Likewise, as the first process of a pid namespace: whatever it leaves behind ends with it.
+    /// The same, as the first process of a pid namespace: its children end with it.
     pub fn command_as_init(&self, program: &Path) -> Command {
         self.unshare(&["--pid", "--fork", "--kill-child", "--mount-proc"], program)
     }

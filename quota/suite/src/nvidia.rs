@@ -13,7 +13,8 @@ fn kept(name: &str) -> PathBuf {
     folder
 }
 
-/// Files as a Debian suite packages them: NVIDIA's `libcuda.so`, `libnvidia-ml.so` and `nvidia-smi`, and the folder `libc`.
+/// Files as a Debian suite packages them: NVIDIA's `libcuda.so`, `libnvidia-ml.so` and `nvidia-smi`, and the
+/// folder `libc`.
 fn debian(suite: &str, file: &str) -> PathBuf {
     /// One test fetches, the others wait.
     static FETCHING: Mutex<()> = Mutex::new(());
@@ -44,7 +45,8 @@ pub fn libc(suite: &str) -> PathBuf {
     debian(suite, "libc")
 }
 
-/// What NVIDIA's runtime library of both versions is in (`tests/driver/cudart/make`): the programs on it, and the library.
+/// What NVIDIA's runtime library of both versions is in (`tests/driver/cudart/make`): the programs on it, and
+/// the library.
 fn runtime() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -60,20 +62,22 @@ pub fn cudart(version: &str) -> PathBuf {
     runtime().join(format!("libcudart.so.{version}"))
 }
 
-/// A program that uses every call of NVIDIA's runtime library that takes memory: `12.9`, `13.5`, or either with `-static`.
+/// A program that uses every call of NVIDIA's runtime library that takes memory: `12.9`, `13.5`, or either
+/// with `-static`.
 pub fn cudart_program(version: &str) -> PathBuf {
     runtime().join(format!("cudart-{version}"))
 }
 
 impl Container {
-    /// A container over the real libcuda of a Debian suite. There is no GPU, but the library answers which functions it has.
+    /// A container over the real libcuda of a Debian suite. There is no GPU, but the library answers which
+    /// functions it has.
     pub fn of_debian(suite: &str) -> Self {
         let container = Self::without_driver("gcc", &[]);
         fs::copy(debian(suite, "libcuda.so"), container.path("fgpu/driver/libcuda.so.1")).expect("fetched");
         container
     }
 
-    /// Likewise, with a spy (`c/spy.c`) before ours.
+    /// The same, with a spy (`c/spy.c`) before our library.
     pub fn spied(suite: &str) -> Self {
         let container = Self::of_debian(suite);
         fs::create_dir_all(container.path("spy")).expect("ours");

@@ -33,8 +33,8 @@ fn built() -> &'static Path {
     })
 }
 
-/// What the simulated driver's `cuGetProcAddress` answers: lines of a name, the CUDA version from which on, the
-/// function, and the function for per-thread default streams.
+/// What the simulated driver's `cuGetProcAddress` answers: lines of a name, the CUDA version from which on,
+/// the function, and the function for per-thread default streams.
 pub fn versions() -> String {
     let read = |file| fs::read_to_string(workspace().join(file)).expect("is there");
     read("cuda/versions.txt") + &read("cuda/newer/versions.txt")
@@ -75,13 +75,13 @@ impl Container {
         text.lines().map(line).collect()
     }
 
-    /// A container on a node whose GPUs' contexts take so many bytes each, and are said to. Needs root: the node has
-    /// device nodes.
+    /// A container on a node whose GPUs' contexts take so many bytes each, and are said to. Needs root: the
+    /// node has device nodes.
     pub fn simulated(gpus: &[GpuLimit], context: u64) -> Self {
         Self::simulated_among(gpus, context, gpus)
     }
 
-    /// Likewise, on a node that has `all` GPUs, in this order.
+    /// The same, on a node that has `all` GPUs, in this order.
     pub fn simulated_among(gpus: &[GpuLimit], context: u64, all: &[GpuLimit]) -> Self {
         let container = Self::without_driver("gcc", gpus);
         let mut page = limits::encode(&NONCE, gpus);

@@ -1,5 +1,5 @@
-//! SM time over the simulated driver: real processes, on the real clock. A busy machine makes everything longer, so what is
-//! asserted is what no delay can change: that time is charged in full, and that it passes.
+//! SM time over the simulated driver: real processes, on the real clock. A busy machine makes everything
+//! longer, so what is asserted is what no delay can change: that time is charged in full, and that it passes.
 
 use std::process::{Child, Stdio};
 
@@ -58,7 +58,8 @@ fn a_cap_of_a_quarter_takes_four_times_as_long() {
         let container = limited(COMPUTE_CAP, 250_000);
         let (all, passed, charged) = run(&container, shape, ALL, kernel);
         assert!(all >= ALL - 4 * kernel && charged >= all / 100 * 95, "{shape}: {charged} of {all}");
-        // What is in advance at the beginning, and what is still to be paid at the end; each of four threads can be a kernel ahead.
+        // What is in advance at the beginning, and what is still to be paid at the end; each of four threads
+        // can be a kernel ahead.
         let kernels = if shape == "threads" { 6 } else { 2 };
         let least = all * 4 - 4 * (5 * MS + kernels * kernel) - 20 * MS;
         assert!(passed >= least, "{shape}: {all} ns of kernels in {passed}");
@@ -66,7 +67,7 @@ fn a_cap_of_a_quarter_takes_four_times_as_long() {
 }
 
 #[test]
-fn who_is_not_limited_is_not_measured() {
+fn unlimited_sm_time_is_not_measured() {
     let container = limited(COMPUTE_OFF, 250_000);
     assert_eq!(run(&container, "stream", 50 * MS, MS).2, 0);
 }
@@ -80,7 +81,7 @@ fn captures_are_not_disturbed_and_cost_nothing() {
 
 /// A record in the legacy stream breaks it, and so does a question whether that is idle.
 #[test]
-fn a_capture_may_begin_after_we_asked_whether_there_is_one() {
+fn a_capture_may_begin_after_the_limiter_asked_for_captures() {
     let container = Container::new(&[share(COMPUTE_CAP, 900_000)]);
     let program = container.program("meanwhile", &["libcuda.so.1"], &[]);
     assert_eq!(container.run(&program, &[]), "meanwhile ok\n");
@@ -94,8 +95,8 @@ fn a_launch_that_is_waited_for_takes_few_calls_of_the_driver() {
     assert_eq!(container.run(&program, &[]), "few ok\n");
 }
 
-/// Of a burst the first launch is marked at once, the others before what tells the program of their end. What nobody marks is charged as
-/// long as kernels are on average, and the first ones are short.
+/// The first launch of a burst is marked at once, the others before the call that tells the program of their
+/// end. Launches without a mark are charged as long as kernels are on average, and the first ones are short.
 #[test]
 fn kernels_before_what_tells_of_their_end_are_charged_in_full() {
     for shape in ["copies", "asks", "tells", "records"] {
@@ -105,7 +106,7 @@ fn kernels_before_what_tells_of_their_end_are_charged_in_full() {
     }
 }
 
-/// It is idle for most of its life, and nobody looks at it.
+/// It is idle most of the time, and the limiter does not look at it.
 #[test]
 fn a_context_that_ends_is_not_charged_for_its_age() {
     let container = limited(COMPUTE_CAP, 900_000);
@@ -162,7 +163,7 @@ fn two_containers_wait_for_each_other_and_each_for_its_own_share() {
 }
 
 #[test]
-fn who_is_killed_in_his_turn_holds_up_nobody() {
+fn a_container_killed_during_its_turn_does_not_delay_others() {
     let first = limited(COMPUTE_SHARE, 500_000);
     let second = first.neighbour([0x77; 16], &[share(COMPUTE_SHARE, 500_000)]);
     for (shape, kernel) in SHAPES.into_iter().filter(|(shape, _)| *shape != "threads") {
@@ -176,9 +177,9 @@ fn who_is_killed_in_his_turn_holds_up_nobody() {
     }
 }
 
-/// A container can cut its own place short. It is read by its neighbours, who must neither end nor be held up.
+/// A container can truncate its own place. Its neighbours read that place; they must neither crash nor wait.
 #[test]
-fn a_neighbour_that_cuts_its_place_short_ends_nobody() {
+fn a_neighbour_that_truncates_its_place_kills_no_container() {
     let container = limited(COMPUTE_CAP, 500_000);
     let neighbour = container.neighbour([0x33; 16], &[share(COMPUTE_CAP, 500_000)]);
     let file = std::fs::OpenOptions::new().write(true).open(neighbour.place(0, 1)).expect("its own");

@@ -1,5 +1,6 @@
-//! NVIDIA's runtime library of 12.9 and 13.5, shared and static, in a container with a share: every call of it that takes
-//! memory stays within the limit, says so as its documentation does, and gives back what it took.
+//! NVIDIA's runtime library of 12.9 and 13.5, shared and static, in a container with a share: every call of
+//! it that takes memory stays within the limit, says so as its documentation does, and gives back what it
+//! took.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +43,7 @@ fn assert_free(container: &Container, version: &str) {
 }
 
 #[test]
-fn it_is_told_of_the_grant() {
+fn cudart_sees_the_grant() {
     let container = container();
     for version in VERSIONS {
         let line = ask(&container, version, &["info"]);

@@ -95,7 +95,7 @@ fn across_pid_namespaces_the_locks_decide() {
 }
 
 #[test]
-fn the_host_sees_who_holds_what() {
+fn the_host_sees_which_process_holds_which_memory() {
     let container = Container::new(&[gpu(0, 100)]);
     let program = container.program("life", &["libcuda.so.1"], &[]);
     let mut child =

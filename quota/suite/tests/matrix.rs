@@ -1,5 +1,6 @@
-//! Every call that allocates, in each of its versions, by every way to it: counted exactly, refused at the limit, and
-//! nothing left in the end. The cases are generated from what the driver answers for which version.
+//! Every call that allocates, in each of its versions, by every way to it: counted exactly, refused at the
+//! limit, and nothing left in the end. The cases are generated from what the driver answers for which
+//! version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -81,7 +82,8 @@ fn every_counted_function_has_its_place() {
     assert_eq!(placed, counted.copied().chain(launched).collect());
 }
 
-/// By function: the name, version and flags by which `cuGetProcAddress` gives it, for every version of interest.
+/// By function: the name, version and flags by which `cuGetProcAddress` gives it, for every version of
+/// interest.
 fn asked() -> BTreeMap<String, Vec<(String, u32, u32)>> {
     let text = versions();
     let mut by_name: BTreeMap<&str, Vec<(u32, [&str; 2])>> = BTreeMap::new();

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use fgpu_quota_suite::{Container, NONCE, gpu};
 
-/// After everything was freed nothing is left, and no slot is held by anybody alive.
+/// After everything was freed nothing is left, and no living process holds a slot.
 fn assert_empty(container: &Container) {
     container.with_usage(|usage| {
         assert_eq!(usage.nonce(), NONCE);

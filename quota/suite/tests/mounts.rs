@@ -22,7 +22,7 @@ const READ_ONLY: &str =
     "mount --bind /run/fgpu/limits /run/fgpu/limits && mount -o remount,bind,ro /run/fgpu/limits";
 
 #[test]
-fn the_mount_that_was_made_for_it_gives_memory() {
+fn the_right_mount_allows_allocations() {
     assert!(allocates_after(READ_ONLY));
 }
 

@@ -24,7 +24,7 @@ fn nvml_shows_the_grant_and_the_containers_own_processes() {
     assert_eq!(line, "holding\n");
     assert_eq!(container.run(&smi, &[&holder.id().to_string()]), "smi ok\n");
 
-    // Killed, it is gone from the views at once, though its slot has not been cleared by anybody.
+    // A killed process is gone from the views at once, though no process has cleared its slot.
     holder.kill().unwrap();
     holder.wait().unwrap();
     let gone = container.program("smi-empty", &["libnvidia-ml.so.1"], &[]);

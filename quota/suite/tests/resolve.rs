@@ -1,5 +1,5 @@
-//! Which functions are given out, over NVIDIA's own libraries: every one is ours where we wrap it and the real one's
-//! where we do not, with the result and the status that the real one answers.
+//! Which functions are given out, over NVIDIA's own libraries: every one is ours where we wrap it and the
+//! real one's where we do not, with the result and the status that the real one answers.
 
 use std::fs;
 use std::process::Stdio;
@@ -7,7 +7,8 @@ use std::process::Stdio;
 use fgpu_quota_names::TABLE;
 use fgpu_quota_suite::{Container, cudart, libc, run};
 
-/// What the spy says in the end: queries, those with per-thread flags, answers that are ours, answers of nothing.
+/// What the spy says in the end: queries, those with per-thread flags, answers that are ours, answers of
+/// nothing.
 fn told(output: &str) -> [u32; 4] {
     let line = output.lines().find(|line| line.split(' ').count() == 4).unwrap_or_else(|| panic!("{output}"));
     let numbers: Vec<u32> = line.split(' ').map(|word| word.parse().expect("a number")).collect();

@@ -13,7 +13,7 @@ fn road(what: &str, context: u64) {
 }
 
 #[test]
-fn what_a_pool_keeps_counts() {
+fn memory_kept_by_a_pool_counts() {
     road("pools", 40 * MIB);
 }
 
@@ -23,7 +23,7 @@ fn a_graph_has_its_memory_while_there_is_room() {
 }
 
 #[test]
-fn all_that_is_a_contexts_ends_with_it() {
+fn everything_in_a_context_ends_with_it() {
     road("contexts", 40 * MIB);
 }
 

@@ -1,4 +1,5 @@
-//! Two tenants on one GPU: what the real nvidia-smi and nvidia-ml-py show the one of the other, which is nothing.
+//! Two tenants on one GPU: what the real nvidia-smi and nvidia-ml-py show the one of the other, which is
+//! nothing.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,8 +11,8 @@ use fgpu_quota_suite::{Container, gpu, nvidia_ml_py, nvidia_smi, run};
 const OTHERS: u64 = 3331;
 const OWN: u64 = 557;
 
-/// A node of three GPUs. The container has two of them, in another order; on one of them, the node's first, works somebody
-/// else, in this pid namespace, so that nothing but the library hides him.
+/// A node of three GPUs. The container has two of them, in another order; on one of them, the node's first,
+/// works somebody else, in this pid namespace, so that nothing but the library hides him.
 struct Node {
     container: Container,
     other: Child,
@@ -68,7 +69,7 @@ impl Node {
 #[test]
 fn nvidia_ml_py_shows_nothing_of_others() {
     let node = node();
-    // What the own one's kernel used while it was waited for, being the first, is not of late any more after two windows of half a
+    // The own process's first kernel, which was waited for, is no longer recent after two windows of half a
     // second; the rest counts when it ends.
     std::thread::sleep(std::time::Duration::from_secs(1));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/views.py");

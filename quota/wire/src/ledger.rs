@@ -4,7 +4,7 @@
 //!     0  header, 4 KiB
 //!          0  magic        8  "fgpuled1"
 //!          8  version      4  1
-//!         12  high         4  number of slots ever used: nobody looks past it
+//!         12  high         4  number of slots ever used: no reader looks past it
 //!         16  nonce       16  the grant's
 //!         32  lock         8  generation << 32 | slot + 1 of the holder; 0: free
 //!         64  total[64]    8  bytes in use per GPU: the sum over the slots
@@ -16,7 +16,7 @@
 //!          8  pid          4  as the process itself sees it; 0 while it registers
 //!         16  namespace    8  inode of its pid namespace
 //!         64  used[64]     8  bytes in use per GPU
-//!        576  busy[64]     8  GPU time of late ([`Busy`])
+//!        576  busy[64]     8  recent GPU time ([`Busy`])
 //!       1088  reserved
 //! ```
 //!
@@ -24,15 +24,15 @@
 //!
 //! 1. **A process owns slot *n* while it holds a record lock on byte *n* of the file.** The lock belongs to
 //!    the address space (see the quota libraries), so the kernel drops it however the process ends: exit,
-//!    SIGKILL, exec. Who gets the byte next owns the slot and first raises its generation, so that
-//!    (slot, generation) names one registration for ever.
-//! 2. `used` and `total` change only under `lock`. `used` is the truth; `total` can be had from it again.
-//! 3. The lock's holder can die at any instruction. Whoever finds the lock held by the dead takes it over by
-//!    compare-and-swap and sums `total` anew. That is the whole recovery.
-//! 4. Nothing here waits for a time to pass before it decides; dead means that the kernel says so. The other
-//!    side of that: a holder that is stopped (SIGSTOP, a debugger) within the tens of nanoseconds that a hold
-//!    takes makes the others wait until it goes on or is killed.
-//! 5. Memory is reserved before the driver is asked and the lock is never held across a driver call.
+//!    SIGKILL, exec. The process that locks the byte next owns the slot. It first raises the generation, so
+//!    (slot, generation) names one registration forever.
+//! 2. `used` and `total` change only under `lock`. `total` can be computed from `used` at any time.
+//! 3. The lock's holder can die at any instruction. A process that finds the lock held by a dead one takes it
+//!    over by compare-and-swap and sums `total` anew. That is the whole recovery.
+//! 4. No time-out decides anything; a process is dead if the kernel says so. So a holder that is stopped
+//!    (SIGSTOP, a debugger) within the tens of nanoseconds of a hold makes the others wait until it continues
+//!    or is killed.
+//! 5. Memory is reserved before the driver's call, and the lock is never held across one.
 
 mod busy;
 mod compute;
@@ -53,7 +53,7 @@ pub use usage::{Process, Usage, usage};
 pub const SIZE: usize = SLOTS_AT + MAX_SLOTS * SLOT;
 /// The most processes with device memory at a time.
 pub const MAX_SLOTS: usize = 1024;
-/// Length of what [`encode`] gives.
+/// Length of what [`encode`] returns.
 pub const HEADER: usize = 64;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"fgpuled1");
@@ -87,17 +87,17 @@ pub const fn slot_at(slot: usize) -> usize {
 
 /// What the ledger asks of the operating system, about other processes.
 pub trait Kernel {
-    /// Whether byte `slot` of the ledger file is locked; `None` when that cannot be found out now.
+    /// Whether byte `slot` of the ledger file is locked; `None`: unknown.
     fn locked(&self, slot: usize) -> Option<bool>;
     /// Inode of the caller's pid namespace; 0 when unknown.
     fn namespace(&self) -> u64;
-    /// Whether certainly no process has this pid in the caller's pid namespace.
+    /// Whether it is certain that no process has this pid in the caller's pid namespace.
     fn gone(&self, pid: u32) -> bool;
     /// Lets others run; `round` counts the calls of one wait, from 0.
     fn pause(&self, round: u32);
 }
 
-/// One registration of a process: the slot that it owns, and which of the slot's lives this is.
+/// One registration of a process: the slot that it owns, and the slot's generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// Index of the slot, and of the byte of the file that the process holds locked.
@@ -142,7 +142,7 @@ const _: () = assert!(core::mem::offset_of!(Ledger, slots) == SLOTS_AT);
 const _: () = assert!(core::mem::offset_of!(Slot, used) == USED_AT);
 
 impl Ledger {
-    /// Whether this is a ledger that this code understands, and the one that belongs to the grant `nonce`.
+    /// Whether this is a ledger of this version, and belongs to the grant `nonce`.
     pub fn is_valid(&self, nonce: &[u8; 16]) -> bool {
         let mine = [&nonce[..8], &nonce[8..]];
         self.magic.load(Ordering::Relaxed) == MAGIC
@@ -159,21 +159,22 @@ impl Ledger {
         self.compute.get(gpu)
     }
 
-    /// What the process in a slot used of the time of GPU number `gpu` of late.
+    /// The recent use of GPU number `gpu`'s time by the process in a slot.
     pub fn busy(&self, slot: usize, gpu: usize) -> Option<&Busy> {
         self.slots.get(slot)?.busy.get(gpu)
     }
 
-    /// Bytes of GPU number `gpu` in use by the whole container, the unreaped dead included.
+    /// Bytes of GPU number `gpu` in use by the whole container, dead processes included that were not reaped
+    /// yet.
     pub fn total(&self, gpu: usize) -> u64 {
         self.totals.get(gpu).map_or(0, |total| total.load(Ordering::Relaxed))
     }
 
-    /// Reserves memory of GPU number `gpu` for an allocation that needs `least` and takes `most`, if the container
-    /// stays within `limit` with what it needs (all in bytes). What it takes counts in full, so the total may pass the limit
-    /// by what the last allocation takes beyond its need, and nothing more is had until as much is given back. Gives what was
-    /// reserved; the caller then asks the driver, and [gives back](Self::release) if the driver refuses. `None`: out of
-    /// memory, after the dead were reaped.
+    /// Reserves memory of GPU number `gpu` for an allocation that needs `least` and takes `most`, if the
+    /// container stays within `limit` with `least` (all in bytes). `most` counts in full, so the total may
+    /// exceed the limit by the difference of the last allocation, and nothing more is granted until as much
+    /// is given back. Returns what was reserved. The caller then calls the driver, and [gives
+    /// back](Self::release) if the driver refuses. `None`: out of memory, after dead processes were reaped.
     pub fn reserve(
         &self,
         owner: Owner,
@@ -188,7 +189,7 @@ impl Ledger {
                 return Some(bytes);
             }
             if self.reap(owner, kernel) == 0 {
-                // Between our try and our look somebody else may have reaped.
+                // Another process may have reaped between our attempt and our look.
                 return self.try_reserve(owner, gpu, least, most, limit, kernel);
             }
         }
@@ -212,8 +213,8 @@ impl Ledger {
             return None;
         }
         let bytes = most.max(least);
-        // The slot first: dying between the two leaves the total too small, which nobody can see, since the
-        // next holder sums it anew.
+        // The slot first: a death between the two leaves the total too small, which no reader sees, since the
+        // next holder sums it again.
         slot.used[gpu].store(slot.used[gpu].load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
         slot.state.store(LIVE, Ordering::Relaxed);
         total.store(before.saturating_add(bytes), Ordering::Relaxed);

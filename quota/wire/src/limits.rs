@@ -14,11 +14,11 @@
 //!   64  entry[64]     48 bytes each:
 //!         0  uuid     16
 //!        16  memory    8  bytes; all ones: not limited
-//!        24  cores     4  share of SM time, ppm; under `rest` the weight among those that booked none
+//!        24  cores     4  share of SM time, ppm; under `rest` the weight among the unbooked
 //!        28  compute   4  how `cores` is meant: 0 off, 1 cap, 2 share, 3 rest
 //!        32  minor     4  of /dev/nvidia<minor>
 //!        36  reserved  4
-//!        40  context   8  bytes that a CUDA context takes on this GPU; 0: nobody has measured it
+//!        40  context   8  bytes that a CUDA context takes on this GPU; 0: unknown
 //! 3136  reserved to the end of the page
 //! ```
 //!
@@ -39,7 +39,8 @@ pub const COMPUTE_OFF: u8 = 0;
 pub const COMPUTE_CAP: u8 = 1;
 /// `compute`: may use idle time.
 pub const COMPUTE_SHARE: u8 = 2;
-/// `compute`: no share is booked; `cores` is the weight among those that have none, in what others leave.
+/// `compute`: no share is booked; `cores` is the weight among the unbooked containers, in what the booked
+/// ones leave.
 pub const COMPUTE_REST: u8 = 3;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"fgpulim1");
@@ -48,8 +49,8 @@ const ENTRIES: usize = 64;
 const ENTRY: usize = 48;
 const CONTEXT_AT: usize = 40;
 
-/// The least that a weight of `ppm` under [`COMPUTE_REST`] is worth while booked shares want the whole GPU, ppm: enough that nobody
-/// starves, and of all weights of a GPU together 1.6 %.
+/// The least that a weight of `ppm` under [`COMPUTE_REST`] is worth while booked shares want the whole GPU,
+/// ppm. No container starves, and all weights of a GPU together cost 1.6 %.
 pub const fn least_share(ppm: u32) -> u32 {
     if ppm < 64 { 1 } else { ppm / 64 }
 }
@@ -57,7 +58,7 @@ pub const fn least_share(ppm: u32) -> u32 {
 /// What a container may use of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuLimit {
-    /// The GPU, as [`parse_uuid`](crate::parse_uuid) and `cuDeviceGetUuid` give it.
+    /// The GPU, as [`parse_uuid`](crate::parse_uuid) and `cuDeviceGetUuid` return it.
     pub uuid: [u8; 16],
     /// Device memory, bytes; [`UNLIMITED`] for no limit.
     pub memory: u64,
@@ -69,8 +70,8 @@ pub struct GpuLimit {
     pub minor: u32,
 }
 
-/// The file's content for a new grant. Entries past [`MAX_GPUS`] are not written; the quota library refuses
-/// a GPU that it does not find here, so leaving one out never widens a grant.
+/// The file's content for a new grant. Entries past [`MAX_GPUS`] are not written. The quota library refuses a
+/// GPU that is not listed, so a missing entry never widens a grant.
 pub fn encode(nonce: &[u8; 16], gpus: &[GpuLimit]) -> [u8; SIZE] {
     let gpus = &gpus[..gpus.len().min(MAX_GPUS)];
     let mut page = [0; SIZE];
@@ -91,7 +92,7 @@ pub fn encode(nonce: &[u8; 16], gpus: &[GpuLimit]) -> [u8; SIZE] {
 }
 
 /// Writes into a page of [`encode`]'s how many bytes a CUDA context takes on GPU number `gpu`, which differs
-/// from model to model and from driver to driver. 0, as [`encode`] leaves it: not known.
+/// by model and driver. 0, as [`encode`] leaves it: unknown.
 pub fn put_context(page: &mut [u8; SIZE], gpu: usize, bytes: u64) {
     if gpu < MAX_GPUS {
         let at = ENTRIES + gpu * ENTRY + CONTEXT_AT;
@@ -129,7 +130,7 @@ const _: () = assert!(size_of::<Page>() == SIZE && size_of::<Entry>() == ENTRY);
 const _: () = assert!(core::mem::offset_of!(Page, entries) == ENTRIES);
 
 impl Page {
-    /// Whether this is a limits file that this code understands.
+    /// Whether this is a limits file of this version.
     pub fn is_valid(&self) -> bool {
         self.magic.load(Ordering::Relaxed) == MAGIC && self.version.load(Ordering::Relaxed) == VERSION
     }
@@ -144,14 +145,15 @@ impl Page {
         (self.gpus.load(Ordering::Relaxed) as usize).min(MAX_GPUS)
     }
 
-    /// Device memory granted of GPU number `gpu`, bytes; 0 for a GPU that is not in the grant. One word, read
-    /// on its own: a resize shows at the next call, and a host that died in the middle of one hangs nobody.
+    /// Device memory granted of GPU number `gpu`, bytes; 0 for a GPU that is not in the grant. It is a single
+    /// word: a resize shows at the next call, and a host that died during one blocks no reader.
     pub fn memory(&self, gpu: usize) -> u64 {
         self.entries.get(gpu).map_or(0, |entry| entry.memory.load(Ordering::Relaxed))
     }
 
-    /// How `cores` of GPU number `gpu` is meant, and the share of SM time in ppm; off for a GPU that is not in the grant.
-    /// Two words read on their own, as in [`memory`](Self::memory): in the middle of a resize, one may be the old one.
+    /// How `cores` of GPU number `gpu` is meant, and the share of SM time in ppm; off for a GPU that is not
+    /// in the grant. The two words are read separately, as in [`memory`](Self::memory): during a resize one
+    /// may be the old one.
     #[inline]
     pub fn compute(&self, gpu: usize) -> (u8, u32) {
         self.entries.get(gpu).map_or((COMPUTE_OFF, 0), |entry| {
@@ -159,7 +161,7 @@ impl Page {
         })
     }
 
-    /// Bytes that a CUDA context takes on GPU number `gpu`; 0 where that is not known.
+    /// Bytes that a CUDA context takes on GPU number `gpu`; 0: unknown.
     pub fn context(&self, gpu: usize) -> u64 {
         self.entries.get(gpu).map_or(0, |entry| entry.context.load(Ordering::Relaxed))
     }
@@ -175,7 +177,7 @@ impl Page {
     }
 
     /// Entry number `gpu` as a whole: all its numbers from before or all from after a resize. `None` when
-    /// there is no such entry, or while the host is writing; ask again later, and not in a loop without end.
+    /// there is no such entry, or while the host is writing; ask again later, and not in an endless loop.
     pub fn read(&self, gpu: usize) -> Option<GpuLimit> {
         let before = self.sequence.load(Ordering::Acquire);
         let uuid = self.uuid(gpu)?;
@@ -191,8 +193,8 @@ impl Page {
         (before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before).then_some(limit)
     }
 
-    /// Gives GPU number `gpu` new numbers, for the host. Writers exclude each other by other means (the
-    /// allocator's lock). A writer that died half-way left `sequence` odd; the next one mends it.
+    /// Gives GPU number `gpu` new numbers, for the host. The allocator's lock excludes other writers. A
+    /// writer that died half-way left `sequence` odd; the next one repairs it.
     pub fn resize(&self, gpu: usize, memory: u64, cores_ppm: u32, compute: u8) {
         let Some(entry) = self.entries.get(gpu) else { return };
         let odd = self.sequence.load(Ordering::Relaxed) | 1;
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_read() {
+    fn an_encoded_page_reads_back() {
         let gpus = [limit(3), limit(1)];
         let page = page(&encode(&[7; 16], &gpus));
         assert!(page.is_valid());
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_as_large_as_was_said() {
+    fn a_contexts_size_reads_back() {
         let mut bytes = encode(&[7; 16], &[limit(3), limit(1)]);
         put_context(&mut bytes, 1, 300 << 20);
         put_context(&mut bytes, 64, 1);
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_died_in_a_resize_hangs_nobody_and_is_mended() {
+    fn a_host_that_died_during_a_resize_blocks_no_reader_and_is_repaired() {
         let page = page(&encode(&[0; 16], &[limit(1)]));
         page.sequence.store(3, Ordering::Relaxed);
         assert_eq!(page.read(0), None);

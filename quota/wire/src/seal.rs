@@ -1,4 +1,5 @@
-//! Where the real driver libraries lie in a container: at a path that no image can know and no loader asks for.
+//! Where the real driver libraries are in a container: at a path that no image can know and no loader
+//! searches.
 //!
 //! ```text
 //! /run/fgpu/driver-RRRRRRRRRRRRRRRRDDDDDDDDDDDDDDDD/cuda
@@ -6,9 +7,9 @@
 //!                  └ random, new at each boot, 16 hexadecimal digits
 //! ```
 //!
-//! A quota library has this path as its only `DT_NEEDED`. It is built with zeros for the digits. The host makes a copy of
-//! it at each boot and writes the digits into it. The copy in the container reads the path in its own dynamic section:
-//! so it finds the real library, and it knows on which file system its limits must be.
+//! A quota library has this path as its only `DT_NEEDED`. It is built with zeros for the digits. The host
+//! makes a copy of it at each boot and writes the digits into it. The copy in the container reads the path in
+//! its own dynamic section. So it finds the real library, and knows on which file system its limits must be.
 
 use core::fmt;
 
@@ -16,16 +17,17 @@ use core::fmt;
 const UNSEALED_CUDA: &str = "/run/fgpu/driver-00000000000000000000000000000000/cuda";
 /// `DT_NEEDED` of the NVML quota library as it is built.
 const UNSEALED_NVML: &str = "/run/fgpu/driver-00000000000000000000000000000000/nvml";
-/// What stands before the digits.
+/// The path before the digits.
 const PREFIX: &str = "/run/fgpu/driver-";
 const DIGITS: usize = 32;
 
-/// What the digits say.
+/// The meaning of the digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seal {
     /// Random, so that no image knows the path.
     pub random: u64,
-    /// `st_dev` of the limits file. 0: any file system will do, and the mount need not be read-only, for tests without mounts.
+    /// `st_dev` of the limits file. 0: any file system, and a mount that need not be read-only, for tests
+    /// without mounts.
     pub device: u64,
 }
 
@@ -47,7 +49,7 @@ impl Seal {
         UNSEALED_NVML
     }
 
-    /// What the path of a real library says.
+    /// Decodes the path of a real library.
     pub fn of_path(path: &[u8]) -> Option<Self> {
         let digits = path.strip_prefix(PREFIX.as_bytes())?;
         let (digits, rest) = digits.split_at_checked(DIGITS)?;
@@ -102,7 +104,7 @@ mod tests {
     const SEAL: Seal = Seal { random: 0x0123_4567_89ab_cdef, device: 0x2a };
 
     #[test]
-    fn a_library_says_what_was_written_into_it() {
+    fn a_sealed_library_reads_back() {
         let mut library = [b"\x7fELF\0".as_slice(), UNSEALED_NVML.as_bytes(), b"\0rest"].concat();
         let length = library.len();
         SEAL.apply(&mut library).unwrap();

@@ -1,7 +1,7 @@
 //! An open-addressing hash table in memory of its own.
 //!
-//! Linear probing; an entry taken out is filled from behind, so there are no tombstones and a table that is
-//! filled and emptied for weeks stays as quick as a new one.
+//! Linear probing. A removed entry is filled from behind, so there are no tombstones, and a table that is
+//! filled and emptied for weeks stays as fast as a new one.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -12,7 +12,7 @@ use crate::sys::{self, InChild};
 
 const FIRST_CAPACITY: usize = 1024;
 
-/// What a key is.
+/// What a key means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Kind {
@@ -36,16 +36,16 @@ pub enum Kind {
     /// Key: a place in a multicast object or a sparse array; `owner`: that. `link`: the key of the block that
     /// is bound there.
     Binding,
-    /// Key: a context. `link`: how it came to be, in the cuda library's own terms.
+    /// Key: a context. `link`: how it was made, in the cuda library's terms.
     Context,
     /// Key: a module, a library, or the context into which code was loaded late.
     Code,
     /// Key: a memory pool, as the driver's own meter. `link`: how often it was read.
     Pool,
-    /// Key: a CUDA ordinal, for what the driver keeps for graphs there. `link`: how often it was read.
+    /// Key: a CUDA ordinal, for the driver's memory for graphs there. `link`: how often it was read.
     Graphs,
     /// Key: an executable graph and an ordinal; `bytes`: what its allocations there need, which counts with
-    /// the device's graphs and not by itself. `link`: when it was last seen to have it.
+    /// the device's graphs and not by itself. `link`: the number of trims when it last had it.
     Executable,
 }
 
@@ -53,9 +53,9 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Entry {
-    /// What the driver gave.
+    /// The driver's value.
     pub key: u64,
-    /// What that is.
+    /// What the key means.
     pub kind: Kind,
     /// Number of the GPU in the grant.
     pub gpu: u32,
@@ -63,7 +63,7 @@ pub struct Entry {
     pub bytes: u64,
     /// As its kind says.
     pub link: u64,
-    /// With what it ends: the context, if it is not freed before; 0 if it belongs to none.
+    /// The context with which it ends if it is not freed before; 0: none.
     pub owner: u64,
 }
 
@@ -94,7 +94,7 @@ impl Table {
         }
     }
 
-    /// Where a key would be if nobody were in its way.
+    /// Where a key is if nothing collides with it.
     fn home(&self, kind: Kind, key: u64) -> usize {
         // Fibonacci hashing: the high bits of the product depend on all bits of the key, whose low ones are
         // zeros in a device pointer.
@@ -128,7 +128,8 @@ impl Table {
         self.cells_mut().get_mut(at)
     }
 
-    /// Puts an entry in; one of the same kind and key is replaced. `false` if the kernel has no memory for it.
+    /// Inserts an entry; one of the same kind and key is replaced. `false` if the kernel has no memory for
+    /// it.
     pub fn insert(&mut self, entry: Entry) -> bool {
         if let Some(old) = self.get_mut(entry.kind, entry.key) {
             *old = entry;
@@ -155,7 +156,7 @@ impl Table {
         }
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub fn remove(&mut self, kind: Kind, key: u64) -> Option<Entry> {
         let mut hole = self.position(kind, key)?;
         let removed = *self.cells().get(hole)?;
@@ -190,12 +191,12 @@ impl Table {
         keys.filter(|key| range.contains(key)).min()
     }
 
-    /// Takes out every entry that `fits`.
+    /// Removes every entry that `fits`.
     pub fn drain(&mut self, fits: impl Fn(&Entry) -> bool, mut each: impl FnMut(Entry)) {
         let mut at = 0;
         while let Some(&entry) = self.cells().get(at) {
-            // What is taken out may be replaced by one from behind it, which has not been looked at unless it
-            // came from the very beginning.
+            // A removed entry may be replaced by one from behind it, which was not looked at unless it came
+            // from the very beginning.
             match (entry.kind != Kind::Empty && fits(&entry)).then(|| self.remove(entry.kind, entry.key)) {
                 Some(Some(entry)) => each(entry),
                 _ => at += 1,
@@ -203,7 +204,7 @@ impl Table {
         }
     }
 
-    /// Lets `each` change entries, but for their kind and key.
+    /// Lets `each` change entries, except for kind and key.
     pub fn change(&mut self, mut each: impl FnMut(&mut Entry)) {
         self.cells_mut().iter_mut().filter(|entry| entry.kind != Kind::Empty).for_each(&mut each);
     }
@@ -213,7 +214,7 @@ impl Table {
         self.cells().iter().filter(|entry| entry.kind == kind).for_each(each);
     }
 
-    /// What all entries count for, by GPU.
+    /// The bytes that all entries count for, by GPU.
     pub fn counted(&self) -> [u64; MAX_GPUS] {
         let mut sums = [0u64; MAX_GPUS];
         for entry in self.cells() {
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_what_a_map_does() {
+    fn it_behaves_like_a_map() {
         let (mut table, mut map) = (Table::default(), HashMap::new());
         let mut random = 1u64;
         for round in 0..400_000u64 {

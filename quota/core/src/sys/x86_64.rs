@@ -49,7 +49,8 @@ pub(super) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
 #[inline]
 pub(super) fn thread() -> usize {
     let address;
-    // SAFETY: reads the word to which fs points; the x86-64 ABI for thread-local storage has its own address there.
+    // SAFETY: reads the word to which fs points; the x86-64 ABI for thread-local storage has its own address
+    // there.
     unsafe { asm!("mov {}, fs:0", out(reg) address, options(nostack, readonly, preserves_flags)) };
     address
 }

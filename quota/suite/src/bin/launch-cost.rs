@@ -1,5 +1,6 @@
-//! Prints what cuLaunchKernel costs, without us, with us and no limit of SM time, and with one: over the stand-in driver, whose
-//! launches cost nothing, and over the simulated one. The ways are measured in turns, so many times:
+//! Prints what cuLaunchKernel costs, without us, with us and no limit of SM time, and with one: over the
+//! stand-in driver, whose launches cost nothing, and over the simulated one. The ways are measured in turns,
+//! so many times:
 //!
 //!     cargo run --release -p fgpu-quota-suite --bin launch-cost -- 9 [OTHER/libfgpu_cuda.so]
 //!
@@ -19,7 +20,8 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let times = arguments.next().map_or(5, |times| times.parse().expect("a number of times"));
     let other = arguments.next();
-    // Over the simulated driver as much time passes between two events as between their records: a quarter would be waited for.
+    // Over the simulated driver as much time passes between two events as between their records: a quarter
+    // would be waited for.
     let drivers: [(&str, Make, u32, u32); 2] = [
         ("stand-in", Container::new, 5_000, WHOLE / 4),
         ("simulated", |gpus| Container::simulated(gpus, 40 << 20), 500, WHOLE),

@@ -1,9 +1,9 @@
-//! How busy a GPU was kept of late, in one word that anybody may read at any time.
+//! The recent utilisation of a GPU, in one word that any process may read at any time.
 //!
 //! ```text
-//! bits 40..64  number of the current window: monotonic time divided by its length, as far as it goes in here
+//! bits 40..64  number of the current window: monotonic time divided by its length, the lowest bits
 //!      20..40  microseconds at work in it
-//!       0..20  and in the one before
+//!       0..20  microseconds at work in the window before
 //! ```
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// Length of a window, nanoseconds; about what NVIDIA's driver samples.
 const WINDOW: u64 = 500_000_000;
 const MICROSECOND: u64 = 1000;
-/// Of a number of microseconds, and of the number of a window.
+/// Masks of a number of microseconds, and of the number of a window.
 const TIME: u64 = (1 << 20) - 1;
 const NUMBER: u64 = (1 << 24) - 1;
-/// So many windows back, work is of a process that told of it late; further back, the word is an old one.
+/// Work that is reported so many windows late still counts; a word that is further ahead is an old one.
 const LATE: u64 = 4;
 
 const _: () = assert!(WINDOW / MICROSECOND <= TIME);
@@ -23,7 +23,7 @@ const _: () = assert!(WINDOW / MICROSECOND <= TIME);
 #[repr(transparent)]
 pub struct Busy(AtomicU64);
 
-/// A word taken apart; times in microseconds.
+/// A decoded word; times in microseconds.
 #[derive(Clone, Copy)]
 struct Windows {
     number: u64,
@@ -32,7 +32,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// What a word says at a time (CLOCK_MONOTONIC, nanoseconds).
+    /// A word at a time (CLOCK_MONOTONIC, nanoseconds).
     fn at(word: u64, now: u64) -> Self {
         let said = Self { number: word >> 40, current: word >> 20 & TIME, before: word & TIME };
         let number = (now / WINDOW) & NUMBER;
@@ -54,7 +54,7 @@ impl Busy {
         Self::of(0)
     }
 
-    /// A copy of what stands in a file.
+    /// A copy of a word in a file.
     pub(super) const fn of(word: u64) -> Self {
         Self(AtomicU64::new(word))
     }
@@ -71,8 +71,8 @@ impl Busy {
         });
     }
 
-    /// The part of the GPU's time in the last half second before `now`, ppm. What of a whole window has not passed yet is
-    /// taken from the one before. A burst that is not over does not count yet.
+    /// The part of the GPU's time in the last half second before `now`, ppm. The rest of the current window
+    /// is taken from the one before. A burst that is not over does not count yet.
     pub fn ppm(&self, now: u64) -> u32 {
         let Windows { current, before, .. } = Windows::at(self.0.load(Ordering::Acquire), now);
         let left = WINDOW - now % WINDOW;

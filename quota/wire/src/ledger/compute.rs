@@ -1,25 +1,26 @@
-//! GPU time: what a container has used of one GPU's multiprocessors, and until when that is paid for.
+//! The account of GPU time: what a container has used of one GPU's multiprocessors, and until when that is
+//! paid for.
 //!
 //! ```text
-//!  0  charged  8  nanoseconds for which the container's kernels were at work, ever
+//!  0  charged  8  nanoseconds for which the container's kernels were at work, in total
 //!  8  paid     8  CLOCK_MONOTONIC nanoseconds: used time divided by the share reaches up to here
-//! 16  share    8  ppm at which `paid` is reckoned; 0: nobody has looked yet
-//! 24  busy     8  of late ([`Busy`])
+//! 16  share    8  ppm by which `paid` is computed; 0: not read yet
+//! 24  busy     8  the recent utilisation ([`Busy`])
 //! 32  reserved
-//! 48  turn    80  what the container says of itself to the others on the GPU ([`Own`])
+//! 48  turn    80  what the container publishes for the others on the GPU ([`Own`])
 //! 128 reserved
 //! ```
 //!
-//! Every word changes by one compare-and-swap and says something by itself, so there is no lock here, and a process that
-//! dies between two of them leaves at most one of its bursts unpaid, or a kernel paid for in vain.
+//! Every word changes by one compare-and-swap and has a meaning by itself, so there is no lock here. A
+//! process that dies between two words leaves at most one of its bursts unpaid, or a kernel paid for in vain.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::Busy;
 use crate::turns::Own;
 
-/// Time that a container left unused is not saved up, but for so much of it (nanoseconds on the clock): else whoever
-/// starts his kernels a little late, as a sleep always ends late, could never catch up.
+/// Unused time that is saved up, nanoseconds on the clock; the rest is lost. A sleep always ends late, so
+/// without this a container that sleeps until it has paid could never catch up.
 pub const CREDIT: u64 = 10_000_000;
 
 const WHOLE: u64 = 1_000_000;
@@ -39,14 +40,14 @@ pub struct Compute {
 /// Where [`Busy`] is in an account, bytes.
 pub(super) const BUSY_AT: usize = core::mem::offset_of!(Compute, busy);
 
-/// A time for which kernels of one process were at work, in nanoseconds.
+/// A time for which kernels of one process were at work, nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// When it began (CLOCK_MONOTONIC).
     pub from: u64,
     /// How long it was.
     pub length: u64,
-    /// What [`Compute::charged`] said when it began.
+    /// [`Compute::charged`] when it began.
     pub before: u64,
 }
 
@@ -67,7 +68,7 @@ impl Default for Compute {
 }
 
 impl Compute {
-    /// An account of which nothing is used, as zeros are.
+    /// All zeros: an account of which nothing is used.
     pub const fn new() -> Self {
         Self {
             charged: AtomicU64::new(0),
@@ -80,26 +81,27 @@ impl Compute {
         }
     }
 
-    /// What the container says of itself to the others on the GPU.
+    /// What the container publishes for the others on the GPU.
     pub fn own(&self) -> &Own {
         &self.own
     }
 
-    /// Nanoseconds of GPU time that the container has used, ever.
+    /// Nanoseconds of GPU time that the container has used in total.
     pub fn charged(&self) -> u64 {
         self.charged.load(Ordering::Acquire)
     }
 
-    /// Until when what was used is paid for, CLOCK_MONOTONIC nanoseconds.
+    /// Until when the used time is paid for, CLOCK_MONOTONIC nanoseconds.
     pub fn paid(&self) -> u64 {
         self.paid.load(Ordering::Acquire)
     }
 
-    /// Charges the part of a span that no other process of the container was charged for meanwhile: kernels of several
-    /// processes take turns on a GPU, so the container has used their union and not their sum. Gives what was charged.
+    /// Charges the part of a span that no other process of the container was charged for meanwhile: kernels
+    /// of several processes take turns on a GPU, so the container has used their union and not their sum.
+    /// Returns what was charged.
     ///
-    /// With a share of `ppm`, `paid` moves on by that time less `prepaid` divided by the share, from at most `credit` before the span's
-    /// beginning, and not further than `ahead` beyond its end (nanoseconds).
+    /// With a share of `ppm`, `paid` moves on by that time less `prepaid` divided by the share, from at most
+    /// `credit` before the span's beginning, and not further than `ahead` beyond its end (nanoseconds).
     pub fn charge(&self, span: Span, ppm: u32, credit: u64, ahead: u64, prepaid: u64) -> u64 {
         let mut charged = self.charged();
         let time = loop {
@@ -120,13 +122,14 @@ impl Compute {
         time
     }
 
-    /// Tells who looks how [`busy`](Self::busy) the GPU is that `time` of it was charged, of work that ended at `end` (nanoseconds).
-    pub fn tell(&self, end: u64, time: u64) {
+    /// Reports to readers of [`busy`](Self::busy) that `time` was charged for work that ended at `end`
+    /// (nanoseconds).
+    pub fn report(&self, end: u64, time: u64) {
         self.busy.add(end, time);
     }
 
-    /// Pays for `time` in advance, from at most `credit` before `now` on, if nothing is owed (nanoseconds). `false`: something is,
-    /// by now: of several processes that wait for that one goes.
+    /// Pays for `time` in advance, from at most `credit` before `now` on, if nothing is owed (nanoseconds).
+    /// `false`: something is owed; of several processes that wait for this moment, one goes.
     pub fn prepay(&self, now: u64, time: u64, ppm: u32, credit: u64) -> bool {
         let paid = self.paid();
         let next = paid.max(now.saturating_sub(credit)).saturating_add(at_share(time, ppm));
@@ -139,13 +142,14 @@ impl Compute {
         let _ = self.paid.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 
-    /// The part of the GPU's time that the container used of late, in ppm, at CLOCK_MONOTONIC nanoseconds `now`.
+    /// The part of the GPU's time that the container used recently, ppm, at CLOCK_MONOTONIC nanoseconds
+    /// `now`.
     pub fn busy(&self, now: u64) -> u32 {
         self.busy.ppm(now)
     }
 
-    /// How long from `now` on the container has to do nothing until what it used is paid for, at a share of `ppm`. What is
-    /// owed is GPU time: a new share changes how long that takes.
+    /// How long after `now` the container has paid for what it used, at a share of `ppm`, if it uses nothing
+    /// more. It owes GPU time, so a new share changes how long that takes.
     pub fn owed(&self, now: u64, ppm: u32) -> u64 {
         let old = self.share.load(Ordering::Acquire);
         let new = u64::from(ppm.max(1));
@@ -204,21 +208,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_charged_is_told_as_busy() {
+    fn charged_time_is_reported_as_busy() {
         let account = Compute::new();
         let span = Span { from: 1000 * MS, length: 100 * MS, before: 0 };
         let time = account.charge(span, 250_000, CREDIT, u64::MAX, 0);
-        account.tell(1100 * MS, time);
+        account.report(1100 * MS, time);
         assert_eq!((account.busy(1100 * MS), account.busy(1499 * MS)), (200_000, 200_000));
     }
 
     #[test]
-    fn of_several_that_wait_one_goes() {
+    fn one_of_several_waiting_processes_goes() {
         let account = Compute::new();
         assert!(account.prepay(1000 * MS, 10 * MS, 500_000, 0));
         assert_eq!(account.owed(1000 * MS, 500_000), 20 * MS);
         assert!(!account.prepay(1000 * MS, 10 * MS, 500_000, 0));
-        // It was longer than that, and is paid for as long as it was.
+        // It was longer than that, and all of it is paid for.
         account.charge(Span { from: 1000 * MS, length: 15 * MS, before: 0 }, 500_000, 0, u64::MAX, 10 * MS);
         assert_eq!(account.owed(1000 * MS, 500_000), 30 * MS);
         account.refund(5 * MS, 500_000);
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_idle_time_does_not_pay_for_it_later() {
+    fn use_of_idle_time_is_not_paid_for_later() {
         let account = Compute::new();
         account.charge(Span { from: 0, length: 10_000 * MS, before: 0 }, 100_000, CREDIT, 100 * MS, 0);
         assert_eq!(account.owed(10_000 * MS, 100_000), 100 * MS);

@@ -1,11 +1,11 @@
-//! The lock in the ledger's header, which can be taken over from the dead.
+//! The lock in the ledger's header, which can be taken over from a dead process.
 
 use core::sync::atomic::Ordering;
 
 use super::{Kernel, Ledger, Owner};
 
-/// Tries before a waiter asks whether the holder is alive. A holder in the critical section is done in some
-/// tens of nanoseconds unless it was descheduled.
+/// Attempts before a waiter asks whether the holder is alive. A holder needs some tens of nanoseconds unless
+/// it was descheduled.
 const SPINS: u32 = 100;
 
 impl Owner {
@@ -19,7 +19,7 @@ impl Owner {
     }
 }
 
-/// Holds the lock; dropping it gives it back.
+/// Holds the lock until it is dropped.
 pub(super) struct Held<'a>(&'a Ledger);
 
 impl Drop for Held<'_> {
@@ -29,7 +29,7 @@ impl Drop for Held<'_> {
 }
 
 impl Ledger {
-    /// Takes the lock for one of the owner's threads. Waits as long as the holder lives and is not done.
+    /// Takes the lock for one of the owner's threads. Waits as long as the holder lives and holds it.
     #[inline]
     pub(super) fn lock(&self, owner: Owner, kernel: &impl Kernel) -> Held<'_> {
         if self.lock.compare_exchange(0, owner.word(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -52,12 +52,12 @@ impl Ledger {
                 core::hint::spin_loop();
                 continue;
             }
-            // Held by a thread of this process: alive, as we are. A word that names no slot is debris.
+            // A thread of this process holds it, so the holder lives. A word that names no slot is garbage.
             let dead = held != mine
                 && Owner::from_word(held)
                     .is_none_or(|holder| self.is_dead(holder.slot, holder.generation, kernel));
             if dead && self.lock.compare_exchange(held, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                // The word names one registration, and that has ended: it cannot be a later hold.
+                // The word names one registration, which has ended, so it cannot be a later hold.
                 self.sum_anew();
                 return;
             }

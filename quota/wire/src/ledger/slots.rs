@@ -1,4 +1,4 @@
-//! Taking a slot, telling the living from the dead, and clearing after the dead.
+//! Takes a slot, finds out which processes are dead, and clears their slots.
 
 use core::sync::atomic::Ordering;
 
@@ -9,12 +9,12 @@ use crate::MAX_GPUS;
 const GROUP: usize = 64;
 
 impl Ledger {
-    /// Registers the calling process, which holds byte `slot` of the file locked and so owns the slot. What a
-    /// former owner left in it is cleared. `None` if there is no such slot.
+    /// Registers the calling process, which holds byte `slot` of the file locked and so owns the slot. What
+    /// the former owner left in it is cleared. `None` if there is no such slot.
     pub fn register(&self, slot: usize, pid: u32, kernel: &impl Kernel) -> Option<Owner> {
         let entry = self.slots.get(slot)?;
-        // With the pid unknown nobody can mistake the former owner's death for ours; then the generation says
-        // that the former owner is gone; then our pid.
+        // First the pid becomes unknown, so that the former owner's death is not taken for ours; then the
+        // generation says that the former owner is gone; then comes our pid.
         entry.pid.store(0, Ordering::Release);
         entry.namespace.store(kernel.namespace(), Ordering::Release);
         let generation = entry.generation.load(Ordering::Relaxed).wrapping_add(1);
@@ -30,8 +30,8 @@ impl Ledger {
         Some(owner)
     }
 
-    /// Whether a registration still has its slot. It has not if others took its owner for dead: a process that was
-    /// frozen into an image and thawed again lives, but the kernel's locks are not in the image.
+    /// Whether a registration still has its slot. It has not if others took its owner for dead: a process
+    /// that was checkpointed and restored lives, but the kernel's locks are not in the image.
     #[inline]
     pub fn is_registered(&self, owner: Owner) -> bool {
         self.slots.get(owner.slot).is_some_and(|entry| {
@@ -40,12 +40,12 @@ impl Ledger {
         })
     }
 
-    /// Clears the slots of dead processes, so that [`total`](Self::total) counts the living only; gives how
-    /// many there were. `owner` is the caller's registration.
+    /// Clears the slots of dead processes, so that [`total`](Self::total) counts living processes only;
+    /// returns how many there were. `owner` is the caller's registration.
     pub fn reap(&self, owner: Owner, kernel: &impl Kernel) -> usize {
         let mut reaped = 0;
         let mut slot = 0;
-        // In groups, so that little stack is needed: this runs on an application's thread.
+        // In groups, to need little stack: this runs on an application's thread.
         while slot < self.used_slots().end {
             reaped += self.reap_group(slot, owner, kernel);
             slot += GROUP;
@@ -54,8 +54,8 @@ impl Ledger {
     }
 
     fn reap_group(&self, first: usize, owner: Owner, kernel: &impl Kernel) -> usize {
-        // Which are dead is found out without the lock (it takes system calls); that nobody has taken the
-        // slot since then is seen under the lock, by the generation.
+        // Without the lock, system calls find out which are dead. Under the lock the generation shows that
+        // the slot was not taken since.
         let mut dead = [None; GROUP];
         let last = self.used_slots().end.min(first + GROUP);
         for (slot, dead) in (first..last).zip(&mut dead) {
@@ -107,11 +107,10 @@ impl Ledger {
         }
     }
 
-    /// Whether the process that registered as (`slot`, `generation`) is dead for certain.
-    ///
-    /// Its lock on the byte is the proof of life. One case is left in which the lock outlives the process: a
-    /// thread forked in the instants in which the file was open for registering, and the child, which never
-    /// execs, holds a copy of the descriptor. So where the pid can be asked about, its absence decides too.
+    /// Whether it is certain that the process that registered as (`slot`, `generation`) is dead. Its lock on
+    /// the byte proves that it lives. In one case the lock outlives the process: a thread forked while the
+    /// file was open for registering, and the child, which never execs, holds a copy of the descriptor. So in
+    /// the same pid namespace a missing pid decides, too.
     pub(super) fn is_dead(&self, slot: usize, generation: u32, kernel: &impl Kernel) -> bool {
         let Some(entry) = self.slots.get(slot) else { return true };
         if entry.generation.load(Ordering::Acquire) != generation || kernel.locked(slot) == Some(false) {

@@ -42,7 +42,7 @@ const fn empty() -> Ledger {
     }
 }
 
-/// Which bytes of the file are locked, which pids are gone, and what happens when somebody waits.
+/// Which bytes of the file are locked, which pids are gone, and what happens when a process waits.
 struct World<'a> {
     locked: Vec<AtomicBool>,
     gone: Vec<u32>,
@@ -186,7 +186,7 @@ fn a_new_owner_of_a_slot_inherits_nothing() {
 }
 
 #[test]
-fn who_was_taken_for_dead_can_tell() {
+fn a_process_taken_for_dead_notices() {
     static LEDGER: Ledger = empty();
     let (ledger, world) = (&LEDGER, World::new());
     let (one, two) = (world.join(ledger, 0), world.join(ledger, 1));
@@ -202,7 +202,7 @@ fn who_was_taken_for_dead_can_tell() {
 }
 
 #[test]
-fn the_lock_is_taken_over_from_the_dead_and_the_totals_are_mended() {
+fn the_lock_is_taken_over_from_a_dead_process_and_the_totals_are_repaired() {
     static LEDGER: Ledger = empty();
     let world = World::new();
     let (one, other) = (world.join(&LEDGER, 0), world.join(&LEDGER, 1));
@@ -218,7 +218,7 @@ fn the_lock_is_taken_over_from_the_dead_and_the_totals_are_mended() {
 }
 
 #[test]
-fn the_lock_is_not_taken_from_the_living_however_long_it_takes() {
+fn the_lock_is_never_taken_over_from_a_living_process() {
     static LEDGER: Ledger = empty();
     let setup = World::new();
     let (one, other) = (setup.join(&LEDGER, 0), setup.join(&LEDGER, 1));

@@ -8,11 +8,11 @@ use crate::MAX_GPUS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     /// Its slot. The process lives if and only if byte `slot` of the file is locked (`F_OFD_GETLK`); a dead
-    /// one stays listed until somebody in the container needs its memory.
+    /// process stays listed until the container needs its memory.
     pub slot: usize,
-    /// Its pid, as it sees it itself.
+    /// Its pid in its own namespace.
     pub pid: u32,
-    /// Inode of the pid namespace in which `pid` means it; 0 when the process could not tell.
+    /// Inode of that pid namespace; 0: unknown.
     pub namespace: u64,
     /// Bytes in use per GPU, in the order of the limits.
     pub used: [u64; MAX_GPUS],
@@ -42,12 +42,12 @@ impl<'a> Usage<'a> {
             .fold(0, |sum, process| sum.saturating_add(process.used.get(gpu).copied().unwrap_or(0)))
     }
 
-    /// Nanoseconds of GPU number `gpu` that the container has used, ever.
+    /// Nanoseconds of GPU number `gpu` that the container has used in total.
     pub fn compute(&self, gpu: usize) -> u64 {
         if gpu < MAX_GPUS { self.long(COMPUTE_AT + gpu * COMPUTE) } else { 0 }
     }
 
-    /// The part of the time of GPU number `gpu` that the container used of late, as [`Busy::ppm`] says, ppm.
+    /// The part of GPU number `gpu`'s time that the container used recently ([`Busy::ppm`]), ppm.
     pub fn busy(&self, gpu: usize, now: u64) -> u32 {
         let word = if gpu < MAX_GPUS { self.long(COMPUTE_AT + gpu * COMPUTE + BUSY_AT) } else { 0 };
         Busy::of(word).ppm(now)

@@ -57,7 +57,7 @@ impl Grant<'_> {
 
     /// Reports `time` nanoseconds of work that ended at `end` to readers of the utilisation.
     pub(crate) fn report(&self, end: u64, time: u64) {
-        self.account.tell(end, time);
+        self.account.report(end, time);
         if let Some(part) = self.part {
             part.add(end, time);
         }

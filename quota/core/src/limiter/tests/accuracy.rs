@@ -57,7 +57,7 @@ fn a_share_alone_has_the_whole_gpu() {
 /// A kernel is not interrupted, so of long ones a second may hold more than the share: how much, the
 /// limiter's documentation says, and it is neither more nor less than that. The average holds.
 #[test]
-fn a_second_holds_as_much_of_long_kernels_as_it_must_and_the_average_holds() {
+fn a_second_holds_the_computed_excess_of_long_kernels_and_the_average_holds() {
     for length in [20, 40, 60, 90, 100, 111, 250] {
         for percent in [10, 25, 50, 75, 90] {
             let (time, kernel, share) = (20 * S, length * MS, S / 100 * percent);
@@ -81,8 +81,8 @@ fn a_second_holds_as_much_of_long_kernels_as_it_must_and_the_average_holds() {
     }
 }
 
-/// Short kernels go many at a time, and long ones may be among them. How many of those there have been of
-/// late is known, so a second holds no more of them than of any others; the first time, a bounded number.
+/// Short kernels go many at a time, and long ones may be among them. The limiter knows how many there were
+/// recently, so a second holds no more of them than of other kernels; the first time, a bounded number.
 #[test]
 fn long_kernels_behind_short_ones_stay_within_three_points() {
     for (small, large) in [(100, 10), (1000, 10), (1000, 100), (5000, 50)] {
@@ -91,7 +91,7 @@ fn long_kernels_behind_short_ones_stay_within_three_points() {
             let shape = Shape::Mixed(small, large);
             let (node, _) = alone_for(time, shape, COMPUTE_CAP, percent as u32 * 10_000, true);
             let got = node.time(0, 0, time);
-            // By then each of them has been there once.
+            // By then each of them has run once.
             let most = node.world.lock().gpu.most(0, S, 7 * S, S + time);
             let first = node.world.lock().gpu.most(0, S, S, 7 * S);
             assert!(most <= share + 30 * MS, "{shape:?} {percent}%: {most} ns in a second");

@@ -43,7 +43,7 @@ fn thirty_and_seventy_get_thirty_and_seventy() {
 }
 
 #[test]
-fn who_comes_back_has_his_share_within_a_tenth_of_a_second() {
+fn a_container_that_was_idle_has_its_share_within_a_tenth_of_a_second() {
     for first in SHAPES {
         for second in SHAPES {
             let back = S;
@@ -68,7 +68,7 @@ fn who_comes_back_has_his_share_within_a_tenth_of_a_second() {
 /// Who has to wait for a long kernel of another's makes up for it, and takes no more than a cap allows for
 /// that.
 #[test]
-fn long_kernels_of_a_neighbour_take_nobodys_share() {
+fn long_kernels_of_a_neighbour_take_no_share() {
     for mode in [COMPUTE_CAP, COMPUTE_SHARE] {
         for length in [20 * MS, 40 * MS, 60 * MS] {
             let long = [Shape::Of(length), Shape::OfAndWait(length)];
@@ -91,7 +91,7 @@ fn long_kernels_of_a_neighbour_take_nobodys_share() {
 }
 
 #[test]
-fn what_a_cap_makes_up_for_stays_within_three_points() {
+fn catching_up_stays_within_three_points_of_a_cap() {
     for ppm in [100_000, 300_000, 500_000, 900_000] {
         let tenants = [
             (COMPUTE_CAP, ppm, Shape::Small, 0, 2 * LONG),
@@ -114,7 +114,7 @@ fn parts(node: &Node, container: usize, span: u64, from: u64, until: u64) -> (f6
 }
 
 /// Over less than twenty kernels one more or less of either is more than five points. Of 250 ms it takes
-/// more, since whoever waits for one does not wait for its end.
+/// more, since a container does not yield until the end of one.
 #[test]
 fn a_share_holds_over_some_seconds_however_long_the_kernels() {
     let shape = |waits, length: u64| {

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_SHARE};
-use fgpu_wire::turns::{Board, Said};
+use fgpu_wire::turns::{Board, Statement};
 
 use super::contention::percent;
 use super::tenant::{MS, Node, Process, S, SHAPES, Shape, Thread, US, start};
 use crate::limiter::{Host, Stream};
 
 #[test]
-fn who_is_killed_takes_no_time_with_him() {
+fn a_killed_container_takes_no_time_from_the_others() {
     for (victim, survivor) in SHAPES.into_iter().zip(SHAPES.into_iter().cycle().skip(2)) {
         // Not at one moment, but at many in a turn, and in the middle of whatever it does then.
         for step in 0..12 {
@@ -38,7 +38,7 @@ fn who_is_killed_takes_no_time_with_him() {
 }
 
 #[test]
-fn rubbish_in_the_shared_file_takes_nobodys_share() {
+fn garbage_in_the_shared_file_takes_no_share() {
     for (kind, first) in SHAPES.into_iter().enumerate() {
         let node = Arc::new(Node::new(&[(COMPUTE_SHARE, 400_000), (COMPUTE_SHARE, 300_000)]));
         let threads = start(&Process::new(&node, 0, true), first, 0, 2 * S);
@@ -51,12 +51,13 @@ fn rubbish_in_the_shared_file_takes_nobodys_share() {
                 let now = hostile.world.now();
                 let virtual_time = [0, 0, now, u64::MAX, now % S][kind];
                 let stake = [0, 1, u64::MAX, 1 << 32, now][kind];
-                let said = Said { virtual_time, wants: now + 900 * MS, busy: now + 900 * MS, stake };
-                hostile.shelf.say(1, &said);
+                let said = Statement { virtual_time, wants: now + 900 * MS, busy: now + 900 * MS, stake };
+                hostile.shelf.publish(1, &said);
                 let neighbour = [u64::MAX, 0, S, now, 1][kind];
-                hostile
-                    .shelf
-                    .say(0, &Said { virtual_time: neighbour, wants: neighbour, busy: neighbour, stake });
+                hostile.shelf.publish(
+                    0,
+                    &Statement { virtual_time: neighbour, wants: neighbour, busy: neighbour, stake },
+                );
                 hostile.world.sleep(actor, 300 * US);
             }
         });
@@ -84,7 +85,7 @@ fn a_kernel_that_waits_for_a_later_one_gets_it() {
 }
 
 #[test]
-fn a_new_share_is_heeded_within_a_tenth_of_a_second() {
+fn a_new_share_takes_effect_within_a_tenth_of_a_second() {
     for shape in SHAPES {
         let node = Arc::new(Node::new(&[(COMPUTE_CAP, 100_000)]));
         let threads = start(&Process::new(&node, 0, true), shape, 0, 3 * S);
@@ -117,7 +118,7 @@ fn processes_of_one_container_share_its_share() {
 /// All of them wait until nothing is owed; and their kernels end late, since they have the GPU by turns,
 /// which must not be taken for kernels that wait for later ones.
 #[test]
-fn many_processes_do_not_get_past_a_cap_together() {
+fn many_processes_together_do_not_exceed_a_cap() {
     for shape in
         [Shape::LargeAndWait, Shape::Small, Shape::Graphs, Shape::Of(40 * MS), Shape::OfAndWait(40 * MS)]
     {
@@ -133,9 +134,9 @@ fn many_processes_do_not_get_past_a_cap_together() {
     }
 }
 
-/// How long a first kernel is nobody knows, and none of them may go beside another's.
+/// The length of a first kernel is unknown, so none may run beside another process's.
 #[test]
-fn the_first_second_of_many_processes_is_as_any_other() {
+fn the_first_second_of_many_processes_stays_within_the_cap() {
     for length in [40, 100] {
         for shape in
             [Shape::Of(length * MS), Shape::OfAndWait(length * MS), Shape::CopyAndWait(MS, length * MS)]
@@ -154,7 +155,7 @@ fn the_first_second_of_many_processes_is_as_any_other() {
     }
 }
 
-/// Each of them ends without having asked the driver for anything but the launch, and so without a chance to
+/// Each of them ends without any other call of the driver than the launch, and so without a chance to
 /// count it later.
 #[test]
 fn a_process_for_each_kernel_is_capped() {
@@ -194,7 +195,7 @@ fn kernels_behind_copies_are_charged() {
 /// Of a burst the first launch is marked at once, the others later; the program asks its own memory whether
 /// all have ended.
 #[test]
-fn bursts_whose_end_nobody_waits_for_are_charged() {
+fn bursts_without_a_wait_are_charged() {
     let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
     let process = Process::new(&node, 0, true);
     let (_, thread) = node.world.actor(S, move |actor| {
@@ -213,7 +214,7 @@ fn bursts_whose_end_nobody_waits_for_are_charged() {
 
 /// Those that are marked say nothing of the others.
 #[test]
-fn long_kernels_behind_short_ones_are_charged_though_nobody_asks_for_their_end() {
+fn long_kernels_behind_short_ones_are_charged_without_a_wait() {
     let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
     let process = Process::new(&node, 0, true);
     let (_, thread) = node.world.actor(S, move |actor| {
@@ -249,8 +250,8 @@ fn a_kernel_that_ends_before_its_launch_returns_is_charged() {
     assert!((99 * MS..=202 * MS).contains(&charged), "{charged}");
 }
 
-/// In a callback of the driver's, which came while the thread had the lane's state: nobody records where the
-/// work began.
+/// The launch is in a callback of the driver, which came while the thread held the lane's lock: nobody
+/// records where the work began.
 #[test]
 fn a_first_launch_that_finds_the_lane_held_is_charged() {
     let node = Arc::new(Node::new(&[(COMPUTE_SHARE, 250_000)]));
@@ -289,7 +290,7 @@ fn pauses_and_copies_after_a_burst_are_not_charged() {
     assert!((charged - got).abs() <= 0.5, "{charged:.1} for {got:.1}");
 }
 
-/// Nobody looks at a context whose program has something else to do until it is destroyed.
+/// The program does other work until it destroys the context, so the limiter does not look at it.
 #[test]
 fn a_context_that_ends_is_charged_for_its_kernels_and_not_for_its_age() {
     let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
@@ -349,7 +350,7 @@ fn times_stay_exact_in_a_lane_that_is_at_work_for_days() {
 
 /// What it has paid in advance is known to be too much only once it looks again.
 #[test]
-fn a_process_that_goes_idle_after_a_long_kernel_holds_up_no_other() {
+fn an_idle_process_after_a_long_kernel_does_not_delay_others() {
     let node = Arc::new(Node::new(&[(COMPUTE_CAP, 250_000)]));
     let process = Process::new(&node, 0, true);
     let (_, thread) = node.world.actor(S, move |actor| {

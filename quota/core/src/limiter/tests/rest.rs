@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fgpu_wire::limits::{COMPUTE_CAP, COMPUTE_REST, COMPUTE_SHARE};
-use fgpu_wire::turns::{Board, Said};
+use fgpu_wire::turns::{Board, Statement};
 
 use super::contention::{percent, together};
 use super::tenant::{MS, Node, Process, S, SHAPES, Shape, US, start};
@@ -33,7 +33,7 @@ fn booked_shares_stay_what_they_are() {
 }
 
 #[test]
-fn what_a_booked_share_leaves_goes_to_the_others_by_weight() {
+fn unbooked_containers_divide_by_weight_what_a_booked_share_leaves() {
     for mode in [COMPUTE_CAP, COMPUTE_SHARE] {
         for (number, first) in SHAPES.into_iter().enumerate() {
             let (second, third) = (SHAPES[(number + 1) % SHAPES.len()], SHAPES[(number + 3) % SHAPES.len()]);
@@ -52,7 +52,7 @@ fn what_a_booked_share_leaves_goes_to_the_others_by_weight() {
 }
 
 #[test]
-fn alone_they_have_the_gpu_by_weight() {
+fn unbooked_containers_alone_divide_the_gpu_by_weight() {
     for (number, first) in SHAPES.into_iter().enumerate() {
         let node = together(&[(COMPUTE_REST, 1, first, 0, LONG)], 1);
         assert!(percent(&node, 0, 0, LONG) >= 94.0, "{first:?}: {:.1}", percent(&node, 0, 0, LONG));
@@ -70,14 +70,14 @@ fn alone_they_have_the_gpu_by_weight() {
     }
 }
 
-/// As many as have memory: none of them starves, and all of them together take nothing that is booked.
+/// As many containers as can have memory: none starves, and all together take nothing from booked shares.
 #[test]
 fn a_crowd_takes_no_booked_share() {
     for shape in [Shape::LargeAndWait, Shape::Small, Shape::Of(20 * MS)] {
         let mut tenants = vec![(COMPUTE_SHARE, 1_000_000, Shape::Small, 0, 6 * S)];
         tenants.extend([(COMPUTE_REST, 62_500, shape, 0, 6 * S); 16]);
         let node = together(&tenants, 1);
-        // The first kernels, of which nobody knows how long they are, come on top.
+        // The first kernels, whose length is unknown, come on top.
         let got: Vec<_> = (0..17).map(|container| percent(&node, container, S, 6 * S)).collect();
         assert!(got[0] >= 95.0, "{shape:?}: {got:.1?}");
         assert!((1..17).all(|container| node.time(container, 0, 6 * S) > 0), "{shape:?}: {got:.2?}");
@@ -86,7 +86,7 @@ fn a_crowd_takes_no_booked_share() {
 
 /// The others' words may say what they like.
 #[test]
-fn rubbish_in_the_shared_file_starves_nobody() {
+fn garbage_in_the_shared_file_starves_no_container() {
     for (kind, shape) in SHAPES.into_iter().enumerate() {
         let node = Arc::new(Node::new(&[(COMPUTE_REST, 640_000), (COMPUTE_CAP, 100_000)]));
         let mut threads: Vec<_> = start(&Process::new(&node, 0, true), shape, 0, 4 * S)
@@ -98,8 +98,8 @@ fn rubbish_in_the_shared_file_starves_nobody() {
             while hostile.world.now() < 5 * S {
                 let now = hostile.world.now();
                 let stake = [0, u64::MAX, 1_000_000, u64::MAX << 32, 4_000_000_000][kind];
-                let said = Said { virtual_time: 0, wants: now + 900 * MS, busy: now + 900 * MS, stake };
-                hostile.shelf.say(1, &said);
+                let said = Statement { virtual_time: 0, wants: now + 900 * MS, busy: now + 900 * MS, stake };
+                hostile.shelf.publish(1, &said);
                 hostile.world.sleep(actor, 300 * US);
             }
         });

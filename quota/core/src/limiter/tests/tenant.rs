@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use fgpu_wire::ledger::Compute;
 use fgpu_wire::limits::{self, GpuLimit, Page};
-use fgpu_wire::turns::{Board, PLACES, Said, Turn};
+use fgpu_wire::turns::{Board, PLACES, Statement, Turn};
 
 use super::world::World;
 use crate::limiter::{Elapsed, Events, Grant, Host, Lane, Stream};
@@ -60,21 +60,21 @@ pub(super) const SHAPES: [Shape; 5] =
     [Shape::LargeAndWait, Shape::Small, Shape::ManyStreams, Shape::Graphs, Shape::Threads];
 
 /// The board of a GPU.
-pub(super) struct Shelf(Mutex<[Said; PLACES]>);
+pub(super) struct Shelf(Mutex<[Statement; PLACES]>);
 
 impl Default for Shelf {
     fn default() -> Self {
-        Self(Mutex::new([Said::default(); PLACES]))
+        Self(Mutex::new([Statement::default(); PLACES]))
     }
 }
 
 impl Board for Shelf {
-    fn exchange(&self, _: u64, place: usize, said: &Said, places: &mut [Said; PLACES]) {
-        self.say(place, said);
+    fn exchange(&self, _: u64, place: usize, said: &Statement, places: &mut [Statement; PLACES]) {
+        self.publish(place, said);
         *places = *self.0.lock().unwrap();
     }
 
-    fn say(&self, place: usize, said: &Said) {
+    fn publish(&self, place: usize, said: &Statement) {
         self.0.lock().unwrap()[place] = *said;
     }
 }

@@ -1,5 +1,5 @@
-//! Virtual time. Each actor is a thread, and one of them runs at a time: who sleeps hands on to whoever wakes
-//! first, and the clock jumps there. So everything is the same in every run.
+//! Virtual time. Each actor is a thread, and one of them runs at a time. An actor that sleeps hands over to
+//! the one that wakes first, and the clock jumps there. So every run is the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
