@@ -75,7 +75,8 @@
 //!
 //! - what it costs to record and query events, and so whether a capped launch costs less than 200 ns more;
 //! - how late a sleeping launch wakes, and how much of the GPU's time each change of turns takes;
-//! - that our events disturb nobody's: `cuEventElapsedTime` of the application, CUPTI, compute-sanitizer;
+//! - that our events do not disturb others: `cuEventElapsedTime` of the application, CUPTI,
+//!   compute-sanitizer;
 //! - how much of the time at work is copies: a kernel that waits for a copy in its stream, after the first
 //!   kernel, counts from its launch on;
 //! - whether an event of the current context can be recorded in a stream of a green one; if not, such

@@ -113,7 +113,7 @@ u64 fakeMost(int);
 
 #define OUT_OF_MEMORY 2
 
-// What the container uses of the current device, as cuMemGetInfo tells.
+// The container's use of the current device, as cuMemGetInfo reports it.
 __attribute__((unused)) static u64 used(void) {
     size_t left, total;
     check(cuMemGetInfo_v2(&left, &total) == 0);

@@ -68,7 +68,8 @@ static void last(void) {
     check(cuMemAlloc_v2(&pointer, 100 * MIB + 1) == OUT_OF_MEMORY);
 }
 
-// Only the last one: whoever frees a piece and fills its place from two sides takes no more than before.
+// Only the last one: a program that frees a piece and refills its place from two sides takes no more than
+// before.
 static void pieces(void) {
     u64 whole[49], part;
     for (int i = 0; i < 49; i++) check(cuMemAlloc_v2(&whole[i], 2 * MIB) == 0);

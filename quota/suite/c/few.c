@@ -1,4 +1,5 @@
-// few: what a launch that is waited for asks of the driver besides: little, and nothing about captures before there is one.
+// few: the extra calls of the driver for a launch that is waited for: few, and none about captures before the
+// first capture.
 #include "app.h"
 
 enum { LAUNCHES = 2000 };

@@ -1,5 +1,5 @@
-// launch ROUNDS: the cost in nanoseconds of cuLaunchKernel in a row, with a wait after each, and with an event recorded after
-// each; and of asking that event.
+// launch ROUNDS: the cost in nanoseconds of cuLaunchKernel in a row, with a wait after each, and with an
+// event recorded after each; and of asking that event.
 #include "app.h"
 #include <time.h>
 

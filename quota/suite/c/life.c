@@ -29,8 +29,8 @@ static u64 all_of_it(void) {
     return pointer;
 }
 
-// So many processes at once, filling and emptying. What they hold together is the stand-in's to say. Large allocations take
-// pieces of 2 MiB, of which the last one may be above the limit.
+// So many processes at once, filling and emptying. What they hold together is the stand-in's to say. Large
+// allocations take pieces of 2 MiB, of which the last one may be above the limit.
 static void race(int processes, int rounds, int large) {
     pid_t children[256];
     for (int i = 0; i < processes; i++)
@@ -46,7 +46,7 @@ static void race(int processes, int rounds, int large) {
                 }
                 while (count) check(cuMemFree_v2(mine[--count]) == 0);
             }
-            // The stand-in does not see who ends.
+            // The stand-in does not see which process ends.
             while (count) check(cuMemFree_v2(mine[--count]) == 0);
             _exit(0);
         }
@@ -58,7 +58,7 @@ static void race(int processes, int rounds, int large) {
 }
 
 // Processes that allocate and free without end, killed at random instants. After each death, what it held can
-// be had at once, and nobody is stuck.
+// be had at once, and no process is stuck.
 static void kill_randomly(int trials) {
     enum { WORKERS = 4, AT_ONCE = 3, EACH = 8 };
     pid_t workers[WORKERS];
@@ -81,7 +81,7 @@ static void kill_randomly(int trials) {
             }
         struct timespec pause = {0, randomly() % 400000};
         nanosleep(&pause, 0);
-        // Several at once, since forking is what takes the time; one goes on, whoever it is.
+        // Several at once, since forking takes most of the time; any one of them goes on.
         int survivor = randomly() % WORKERS;
         for (int i = 0; i < WORKERS; i++) if (i != survivor) kill(workers[i], SIGKILL);
         for (int i = 0; i < WORKERS; i++) if (i != survivor) reap(workers[i], SIGKILL), workers[i] = 0;
@@ -288,7 +288,7 @@ static void namespaces(void) {
     if (!child) {
         check(getpid() == 1);
         u64 pointer;
-        // The parent's pid means nobody here, and still it lives.
+        // No process has the parent's pid here, and still the parent lives.
         check(cuMemAlloc_v2(&pointer, 91 * MIB) == OUT_OF_MEMORY);
         take(60 * MIB);
         check(used() == 70 * MIB);
@@ -306,8 +306,8 @@ static void namespaces(void) {
     check(cuMemAlloc_v2(&pointer, 90 * MIB) == 0);
 }
 
-// A process that is restored from an image has its memory and its mappings, and not its lock: meanwhile others have
-// taken it for dead. It finds out, and has all that it had.
+// A process that is restored from an image has its memory and its mappings, and not its lock: meanwhile
+// others have taken it for dead. It finds out, and has all that it had.
 static void thawed(void) {
     enum { SLOTS_AT = 20480, GENERATION = 0, STATE = 1, USED = 8 };
     int fd = open("/run/fgpu/ledger", O_RDWR);
@@ -330,7 +330,7 @@ static void thawed(void) {
     check(cuMemFree_v2(one) == 0 && used() == 0);
 }
 
-// Holds half, says so, and waits to be told to go on or to be killed.
+// Holds half, reports it, and waits for a message to go on or for its death.
 static void hold(void) {
     char byte;
     take(50 * MIB);

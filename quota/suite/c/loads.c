@@ -1,5 +1,5 @@
-// loads: calls our libcuda with whatever C library the loader brings. Not linked with this machine's start files, which
-// want its own.
+// loads: calls our libcuda with whatever C library the loader brings. Not linked with this machine's start
+// files, which want its own.
 #include <gnu/libc-version.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // matrix: every case of cases.h, which is generated: a function that allocates, a way to it, and what kind of
-// allocation it is. Each takes memory, is seen to count exactly, is filled up to the limit, is refused there with
-// CUDA's own code, gives everything back, and works again. One line per case.
+// allocation it is. Each takes memory, is seen to count exactly, is filled up to the limit, is refused there
+// with CUDA's own code, gives everything back, and works again. One line per case.
 #include "app.h"
 
 typedef struct { size_t width, height; unsigned format, channels; } flat;

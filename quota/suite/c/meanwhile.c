@@ -1,4 +1,5 @@
-// meanwhile: another thread begins a capture after we have asked whether there is one, and before we do what would break it.
+// meanwhile: another thread begins a capture after we have asked whether there is one, and before we do what
+// would break it.
 #include <pthread.h>
 
 #include "app.h"
@@ -27,7 +28,8 @@ static void *captures(void *nothing) {
 
 static int round_now;
 
-// At one of the questions of a round. Who is asked to wait does not begin before we have gone on; it would wait for twenty times as long.
+// At one of the questions of a round. A thread that has to wait does not begin before we have gone on; it
+// would wait for twenty times as long.
 static void at_a_question(void) {
     if (question++ != round_now % QUESTIONS) return;
     wanted = round_now;

@@ -1,4 +1,5 @@
-// pair ROUNDS: the cost of a cuMemAlloc and cuMemFree pair, and of a call that is not limited, in nanoseconds.
+// pair ROUNDS: the cost of a cuMemAlloc and cuMemFree pair, and of a call that is not limited, in
+// nanoseconds.
 #include "app.h"
 #include <time.h>
 

@@ -1,5 +1,5 @@
-// reach WAY: gets the functions in one of the ways that programs do, fills the GPU to its limit and empties it.
-// Not linked with libcuda (except by WAY=link, which is this program linked with it).
+// reach WAY: gets the functions in one of the ways that programs do, fills the GPU to its limit and empties
+// it. Not linked with libcuda (except by WAY=link, which is this program linked with it).
 #include "app.h"
 
 static int (*alloc)(u64 *, size_t);

@@ -1,5 +1,5 @@
-// roads WHAT: what else takes and gives back device memory, and what does not. Each begins with a context that counts
-// CONTEXT bytes, and ends with nothing.
+// roads WHAT: what else takes and gives back device memory, and what does not. Each begins with a context
+// that counts CONTEXT bytes, and ends with nothing.
 #include "app.h"
 #include <pthread.h>
 #include <sched.h>
@@ -20,7 +20,8 @@ static u64 physical(void) {
 static u64 base(void) { return CONTEXT; }
 #define counts(bytes) check(used() == base() + (bytes) && physical() == base() + (bytes))
 
-// What a pool keeps counts until it is given back, and serves who needs it before that.
+// Memory that a pool keeps counts until it is given back; other allocations of the process can have it
+// before.
 static void pools(void) {
     void *pool, *host;
     u64 one, two, all, keep = 1ull << 40;
@@ -35,7 +36,7 @@ static void pools(void) {
     check(cuMemAllocFromPoolAsync(&one, 15 * MIB, pool, stream) == 0);
     counts(30 * MIB);
     check(cuMemFreeAsync(one, stream) == 0);
-    // What it keeps in vain is had by who needs it.
+    // Another allocation gets what the pool does not use.
     check(cuMemAlloc_v2(&all, limit() - base() - 10 * MIB) == 0 && used() == limit());
     check(cuMemAllocFromPoolAsync(&one, MIB, pool, stream) == OUT_OF_MEMORY);
     check(cuMemFree_v2(all) == 0);
@@ -78,7 +79,7 @@ static void pools(void) {
     counts(0);
 }
 
-// A graph that frees what it allocates has its memory until somebody else needs it, and gets it back.
+// A graph that frees what it allocates keeps its memory until another allocation needs it, and gets it back.
 static void graphs(void) {
     alloc_node a = {.kind = 1, .on = 1, .bytes = 60 * MIB}, most = {.kind = 1, .on = 1, .bytes = 1000 * MIB};
     void *graph, *node, *executable, *other;
@@ -177,7 +178,7 @@ static void sharing(void) {
     check(cuMemCreate(&handle, 20 * MIB, on_device, 0) == 0 && cuMemExportToShareableHandle(&exported, handle, 1, 0) == 0);
     check(cuMemImportFromShareableHandle(&again, (void *)(long)exported, 1) == 0);
     counts(20 * MIB);
-    // Imported by who made it: one more reference.
+    // Imported by its creator: one more reference.
     check(cuMemRelease(handle) == 0);
     counts(20 * MIB);
     check(cuMemRelease(again) == 0);
@@ -217,7 +218,8 @@ static void sharing(void) {
     }
 }
 
-// Code that is loaded when a function is first launched cannot be refused; it counts, and the next allocation is.
+// Code that is loaded when a function is first launched cannot be refused; it counts, and the next allocation
+// is.
 static void late(void) {
     struct { char magic[8]; u64 now, later; } image = {"simcode", 4 * MIB, 2 * MIB};
     void *module, *function;
@@ -263,7 +265,8 @@ static void work(unsigned seed) {
     }
 }
 
-// Makes the workers, since a process with a GPU has no children with one: a letter makes one, its end makes another.
+// Makes the workers, since a process with a GPU has no children with one: a letter makes one, its end makes
+// another.
 static void make_workers(int from, int to) {
     char letter;
     for (unsigned seed = 1; read(from, &letter, 1) == 1; seed++) {

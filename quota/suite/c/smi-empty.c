@@ -1,4 +1,4 @@
-// smi-empty: nobody uses the first GPU of the grant. smi-empty refused: there is no grant.
+// smi-empty: no process uses the first GPU of the grant. smi-empty refused: there is no grant.
 #include "app.h"
 
 int nvmlDeviceGetCount_v2(unsigned *);

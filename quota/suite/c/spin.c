@@ -1,6 +1,6 @@
-// spin SHAPE NANOSECONDS KERNEL: launches kernels of so many nanoseconds each until they are so many in all, in one of these
-// shapes; prints how many nanoseconds of kernels that was, and how many passed. With NANOSECONDS 0 it goes on for ever, from
-// the moment on at which it says "ready".
+// spin SHAPE NANOSECONDS KERNEL: launches kernels of so many nanoseconds each until they are so many in all,
+// in one of these shapes; prints how many nanoseconds of kernels that was, and how many passed. With
+// NANOSECONDS 0 it goes on for ever, from the moment on at which it says "ready".
 //
 //   wait      each kernel is waited for
 //   stream    none is
@@ -9,9 +9,9 @@
 //   threads   four threads with per-thread default streams, and cooperative kernels
 //   events    the program waits by asking an event
 //   copies    a hundred hundredths of a kernel and seven whole ones, and a copy that waits for them
-//   asks      likewise, and the program asks the stream whether they have ended
-//   tells     likewise, and a host function tells the program
-//   records   likewise, and an event is recorded, at which nobody looks before they should have ended
+//   asks      the same, and the program asks the stream whether they have ended
+//   tells     the same, and a host function tells the program
+//   records   the same, and an event is recorded, which is queried only after they should have ended
 //   green     each kernel in a green context of its own
 //   leave     each kernel in a green context of its own, which is destroyed long after the kernel has ended
 //   greens    each kernel in another one of 72 green contexts that live at once
@@ -69,7 +69,7 @@ static void *captures(void *done) {
     size_t nodes;
     check(cuCtxSetCurrent(context) == 0 && cuStreamCreate(&stream, 0) == 0 && cuEventCreate(&event, 0) == 0);
     for (int i = 0; i < 100 || !atomic_load((_Atomic int *)done); i++) {
-        // Nobody may ask the legacy stream for these once a stream is captured that it waits for.
+        // The legacy stream rejects these questions once a stream is captured that it waits for.
         for (int k = 0; k < 3; k++) check(launch(NULL) == 0);
         usleep(300);
         check(cuStreamBeginCapture_v2(stream, 0) == 0 && cuEventRecord(event, stream) == 0);

@@ -22,7 +22,8 @@ static void differ(const char *name, int version, unsigned long long flags, cons
     _Exit(1);
 }
 
-// Ours where we have a function of the name that the real one's address has, the real one's where we have none.
+// Ours where we have a function of the name that the real one's address has, the real one's where we have
+// none.
 static void compare(const char *name, int version, unsigned long long flags, void *mine, void *theirs) {
     Dl_info known;
     asked++, per_thread += flags == 2, absent += !theirs;
@@ -61,7 +62,8 @@ int cuGetProcAddress(const char *name, void **address, int version, unsigned lon
     return result;
 }
 
-// Every name of the list on the standard input, for many versions and all flags, by every way that the driver has.
+// Every name of the list on the standard input, for many versions and all flags, by every way that the driver
+// has.
 void ask_all(void) {
     static const int versions[] = {2000, 3020, 4000, 5000, 7000, 10000, 11000, 11020, 11040, 11060, 11080, 12000, 12020, 12040, 12050, 12090, 13000, 13020, 13050, 99990};
     char name[128];

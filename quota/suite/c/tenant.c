@@ -1,5 +1,6 @@
-// tenant LIBRARY MIB: takes so much memory of the first GPU, keeps it busy for a minute, says its pid and waits for the end of
-// stdin. LIBRARY is the libcuda to use: the real one of a tenant of whom others must see nothing, or ours.
+// tenant LIBRARY MIB: takes so much memory of the first GPU, keeps it busy for a minute, says its pid and
+// waits for the end of stdin. LIBRARY is the libcuda to use: the real one, for a tenant that must stay
+// invisible to others, or ours.
 #include "app.h"
 
 int main(int argc, char **argv) {

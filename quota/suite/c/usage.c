@@ -1,4 +1,5 @@
-// usage BUSY IDLE: of the two processes with these pids the first one is told to use the GPU, and the second one not to.
+// usage BUSY IDLE: NVML must report that the first of these two pids uses the GPU, and that the second does
+// not.
 #include "app.h"
 
 int nvmlInit_v2(void);

@@ -2,12 +2,12 @@
 //!
 //! The libraries under test are built in release mode, as they are shipped. The real ones behind them are
 //!
-//! - stand-ins in C (`c/stand-in-*.c`), for whatever is about the limit and the ledger themselves;
+//! - stand-ins in C (`c/stand-in-*.c`), for the limit and the ledger themselves;
 //! - the simulated driver (`tests/driver`), for contexts, pools, graphs, code, the matrix of all allocations,
 //!   and programs on NVIDIA's runtime library;
-//! - NVIDIA's own, without a GPU, for which functions are given out.
+//! - NVIDIA's own, without a GPU, for `cuGetProcAddress`.
 //!
-//! The programs that use them are in C too (`c/*.c`), since it is C programs that load libcuda. The paths
+//! The programs that use them are in C, too (`c/*.c`), like those that load libcuda. The paths
 //! below `/run/fgpu` are absolute, so every program runs in a mount namespace of its own with a `/run` of its
 //! own: root, or a kernel that allows user namespaces to every user.
 
@@ -51,14 +51,14 @@ pub fn libraries() -> &'static [PathBuf; 2] {
     })
 }
 
-/// `target`, from where this test program lies in it.
+/// `target`, found from this test program's place in it.
 fn target_dir() -> PathBuf {
     let program = env::current_exe().expect("a running program has a path");
     let profile = program.ancestors().find(|path| path.ends_with("debug") || path.ends_with("release"));
     profile.and_then(Path::parent).expect("cargo puts tests below target/PROFILE").to_owned()
 }
 
-/// Runs a command that must succeed; gives its standard output.
+/// Runs a command that must succeed; returns its standard output.
 pub fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -66,11 +66,11 @@ pub fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// A directory with all that a container with a share has, removed at the end.
+/// A directory with everything that a container with a share has, removed at the end.
 pub struct Container {
     root: PathBuf,
     compiler: &'static str,
-    /// Of a neighbour, the directory of the container that has the driver.
+    /// For a neighbour: the directory of the container that has the driver.
     host: Option<PathBuf>,
 }
 
@@ -208,7 +208,7 @@ impl Container {
         self.root.join(name)
     }
 
-    /// Writes at the start of a file that is there.
+    /// Writes at the start of an existing file.
     pub fn put(&self, name: &str, bytes: &[u8]) {
         use std::os::unix::fs::FileExt;
         let file = File::options().write(true).open(self.path(name)).expect("is there");
@@ -268,7 +268,7 @@ impl Container {
         command
     }
 
-    /// Runs a program in the container; it must succeed. Gives its standard output.
+    /// Runs a program in the container; it must succeed. Returns its standard output.
     pub fn run(&self, program: &Path, arguments: &[&str]) -> String {
         run(self.command(program).args(arguments))
     }
@@ -284,7 +284,7 @@ fn is_root() -> bool {
     run(Command::new("id").arg("-u")).trim() == "0"
 }
 
-/// How often a test of chance is repeated: `FGPU_TRIALS` if that is set.
+/// How often a randomised test is repeated: `FGPU_TRIALS`, if it is set.
 pub fn trials(default: u32) -> String {
     env::var("FGPU_TRIALS").unwrap_or_else(|_| default.to_string())
 }

@@ -1,4 +1,4 @@
-//! NVIDIA's own files, fetched from where they are packaged: Debian's archive and PyPI. Kept between runs.
+//! NVIDIA's own files, fetched from Debian's archive and PyPI, and kept between runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,8 +45,7 @@ pub fn libc(suite: &str) -> PathBuf {
     debian(suite, "libc")
 }
 
-/// What NVIDIA's runtime library of both versions is in (`tests/driver/cudart/make`): the programs on it, and
-/// the library.
+/// The programs on NVIDIA's runtime library of both versions, and the library (`tests/driver/cudart/make`).
 fn runtime() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -86,7 +85,7 @@ impl Container {
         container
     }
 
-    /// A program that gets the spy for its libcuda.
+    /// A program whose libcuda is the spy.
     pub fn spied_command(&self, program: &Path) -> Command {
         let mut command = self.command(program);
         command.env("LD_LIBRARY_PATH", self.path("spy"));

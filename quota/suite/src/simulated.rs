@@ -40,7 +40,7 @@ pub fn versions() -> String {
     read("cuda/versions.txt") + &read("cuda/newer/versions.txt")
 }
 
-/// What the log of the simulated driver says of a function.
+/// A function's entry in the log of the simulated driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calls {
     /// `call`, `missing` (it is not simulated) or `unknown` (there is nothing of that name).
@@ -54,14 +54,14 @@ pub struct Calls {
 }
 
 impl Container {
-    /// Has the simulated driver count what is called.
+    /// Makes the simulated driver count calls.
     pub fn count_calls(&self) {
         run(Command::new(built().join("fgpu-sim"))
             .args(["calls", "--start", "--root"])
             .arg(self.path("fgpu")));
     }
 
-    /// What was called since.
+    /// The calls since.
     pub fn calls(&self) -> Vec<Calls> {
         let text =
             run(Command::new(built().join("fgpu-sim")).args(["calls", "--root"]).arg(self.path("fgpu")));
@@ -75,7 +75,7 @@ impl Container {
         text.lines().map(line).collect()
     }
 
-    /// A container on a node whose GPUs' contexts take so many bytes each, and are said to. Needs root: the
+    /// A container on a node whose GPUs' contexts take so many bytes each, as its limits say. Needs root: the
     /// node has device nodes.
     pub fn simulated(gpus: &[GpuLimit], context: u64) -> Self {
         Self::simulated_among(gpus, context, gpus)

@@ -1,5 +1,5 @@
-//! SM time over the simulated driver: real processes, on the real clock. A busy machine makes everything
-//! longer, so what is asserted is what no delay can change: that time is charged in full, and that it passes.
+//! SM time over the simulated driver: real processes, on the real clock. A busy machine delays everything, so
+//! the tests assert only what no delay can change: that time is charged in full, and that it passes.
 
 use std::process::{Child, Stdio};
 
@@ -45,7 +45,7 @@ fn ended(child: Child) -> (u64, u64) {
     (numbers.next().expect("kernels"), numbers.next().expect("passed"))
 }
 
-/// Runs a shape; gives the nanoseconds of its kernels, those that passed, and those that were charged.
+/// Runs a shape; returns the nanoseconds of its kernels, those that passed, and those that were charged.
 fn run(container: &Container, shape: &str, all: u64, kernel: u64) -> (u64, u64, u64) {
     let before = container.with_usage(|usage| usage.compute(0));
     let (all, passed) = ended(start(container, shape, all, kernel));
@@ -58,8 +58,7 @@ fn a_cap_of_a_quarter_takes_four_times_as_long() {
         let container = limited(COMPUTE_CAP, 250_000);
         let (all, passed, charged) = run(&container, shape, ALL, kernel);
         assert!(all >= ALL - 4 * kernel && charged >= all / 100 * 95, "{shape}: {charged} of {all}");
-        // What is in advance at the beginning, and what is still to be paid at the end; each of four threads
-        // can be a kernel ahead.
+        // The advance at the beginning, and the debt at the end; each of four threads can be a kernel ahead.
         let kernels = if shape == "threads" { 6 } else { 2 };
         let least = all * 4 - 4 * (5 * MS + kernels * kernel) - 20 * MS;
         assert!(passed >= least, "{shape}: {all} ns of kernels in {passed}");
@@ -79,7 +78,7 @@ fn captures_are_not_disturbed_and_cost_nothing() {
     assert!(charged >= all / 100 * 90, "{charged} of {all}");
 }
 
-/// A record in the legacy stream breaks it, and so does a question whether that is idle.
+/// A record in the legacy stream breaks a capture, and so does a query whether that stream is idle.
 #[test]
 fn a_capture_may_begin_after_the_limiter_asked_for_captures() {
     let container = Container::new(&[share(COMPUTE_CAP, 900_000)]);
@@ -87,7 +86,7 @@ fn a_capture_may_begin_after_the_limiter_asked_for_captures() {
     assert_eq!(container.run(&program, &[]), "meanwhile ok\n");
 }
 
-/// Each of them takes time, the more so on a GPU.
+/// Each call takes time, and more on a GPU.
 #[test]
 fn a_launch_that_is_waited_for_takes_few_calls_of_the_driver() {
     let container = Container::new(&[share(COMPUTE_CAP, 900_000)]);
@@ -121,7 +120,7 @@ fn more_contexts_at_once_than_a_block_has_are_all_charged() {
     assert!(charged >= all / 100 * 95, "{charged} of {all}");
 }
 
-/// Each has a lane while it lives.
+/// Each context has a lane while it lives.
 #[test]
 fn contexts_that_ended_leave_room_for_others() {
     let container = limited(COMPUTE_CAP, 900_000);
@@ -168,7 +167,7 @@ fn a_container_killed_during_its_turn_does_not_delay_others() {
     let second = first.neighbour([0x77; 16], &[share(COMPUTE_SHARE, 500_000)]);
     for (shape, kernel) in SHAPES.into_iter().filter(|(shape, _)| *shape != "threads") {
         let mut victim = start(&first, shape, 0, kernel);
-        // The moment is of chance; what comes after it is not.
+        // The moment is random; what follows is not.
         std::thread::sleep(std::time::Duration::from_millis(60));
         victim.kill().expect("ours");
         let (all, _, charged) = run(&second, "stream", 40 * MS, MS);

@@ -1,6 +1,5 @@
-//! NVIDIA's runtime library of 12.9 and 13.5, shared and static, in a container with a share: every call of
-//! it that takes memory stays within the limit, says so as its documentation does, and gives back what it
-//! took.
+//! NVIDIA's runtime library of 12.9 and 13.5, shared and static, in a container with a share. Every call of
+//! it that takes memory stays within the limit, fails with the documented error, and gives back what it took.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +9,10 @@ use fgpu_quota_suite::{Container, cudart_program, gpu, run};
 const VERSIONS: [&str; 6] =
     ["12.9", "12.9-static", "12.9-per-thread", "13.5", "13.5-static", "13.5-per-thread"];
 const MIB: u64 = 1 << 20;
-/// Of the grant, and what a context takes.
+/// The grant, and what a context takes.
 const LIMIT: u64 = 2048 * MIB;
 const CONTEXT: u64 = 300 * MIB;
-/// What the program asks for at a time.
+/// What the program allocates at a time.
 const PIECE: u64 = 64 * MIB;
 
 fn container() -> Container {
@@ -36,7 +35,7 @@ fn number(line: &str, key: &str) -> u64 {
         .unwrap_or_else(|| panic!("no {key} in {line:?}"))
 }
 
-/// All is free for the next program.
+/// All memory is free for the next program.
 #[track_caller]
 fn assert_free(container: &Container, version: &str) {
     assert_eq!(number(&ask(container, version, &["info"]), "free"), LIMIT - CONTEXT, "{version}");
@@ -57,7 +56,7 @@ fn cudart_sees_the_grant() {
 fn every_kind_of_memory_ends_at_the_limit_and_comes_back() {
     let container = container();
     for version in VERSIONS {
-        // What follows the filling is as in a new process.
+        // After the filling everything is as in a new process.
         let output = ask(&container, version, &["fill", "work", "reset", "info"]);
         for line in output.lines().filter(|line| line.starts_with("fill ")) {
             assert!(line.ends_with("error=cudaErrorMemoryAllocation"), "{version}: {line}");
@@ -98,7 +97,7 @@ fn memory_of_another_process_counts_once() {
     }
 }
 
-/// Whatever takes memory is in the table of what is wrapped, and counts.
+/// Every call that takes memory is wrapped, and counts.
 #[test]
 fn no_call_takes_memory_that_is_not_wrapped() {
     let container = container();

@@ -1,4 +1,4 @@
-//! What the two files are, as the loader sees them.
+//! The two libraries as the loader sees them.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn they_need_the_real_ones_by_absolute_path_and_nothing_else() {
     }
 }
 
-/// What the host writes into its copy is what the loader looks for, and nothing else of the file changes.
+/// The loader looks for the path that the host writes into its copy. Nothing else in the file changes.
 #[test]
 fn a_sealed_copy_needs_the_real_one_where_the_seal_says() {
     let seal = Seal { random: 0xfeed_0000_0000_beef, device: 0x31 };

@@ -1,4 +1,4 @@
-//! Many processes, and every way for one to end.
+//! Many processes, and every way in which one can end.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -35,7 +35,7 @@ fn a_kill_at_a_random_instant_gives_everything_back_at_once() {
 
 #[test]
 fn a_kill_within_an_allocation_and_a_free_gives_everything_back() {
-    // Every other one: the way to each takes as many steps again.
+    // Every other one: each needs all the steps before it again.
     live("step-pair", "2");
 }
 

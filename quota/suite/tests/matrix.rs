@@ -1,6 +1,5 @@
-//! Every call that allocates, in each of its versions, by every way to it: counted exactly, refused at the
-//! limit, and nothing left in the end. The cases are generated from what the driver answers for which
-//! version.
+//! Every call that allocates, in each of its versions, by every way to it: it counts exactly, is refused at
+//! the limit, and leaves nothing behind. The cases are generated from the driver's answers for each version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +13,7 @@ use fgpu_quota_suite::{Container, gpu, versions};
 const MIB: u64 = 1 << 20;
 const CONTEXT: u64 = 40 * MIB;
 
-/// Which functions take memory in which manner (`families` in `matrix.c`).
+/// Which functions take memory in which way (`families` in `matrix.c`).
 const FAMILIES: &[(&str, &[&str])] = &[
     ("alloc_64", &["cuMemAlloc_v2"]),
     ("alloc_32", &["cuMemAlloc"]),
@@ -82,7 +81,7 @@ fn every_counted_function_has_its_place() {
     assert_eq!(placed, counted.copied().chain(launched).collect());
 }
 
-/// By function: the name, version and flags by which `cuGetProcAddress` gives it, for every version of
+/// By function: the name, version and flags by which `cuGetProcAddress` returns it, for every version of
 /// interest.
 fn asked() -> BTreeMap<String, Vec<(String, u32, u32)>> {
     let text = versions();

@@ -119,7 +119,7 @@ fn a_resize_takes_effect_in_a_running_process() {
         answers.read_line(&mut line).unwrap();
         line.trim().to_owned()
     };
-    // Total and what can be had at once, in MiB; 10 MiB are held all the time.
+    // Total and free memory, in MiB; 10 MiB are held all the time.
     assert_eq!(most_of(100), "100 90");
     assert_eq!(most_of(40), "40 30");
     assert_eq!(most_of(5), "5 0");

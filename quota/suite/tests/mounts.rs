@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fgpu_quota_suite::{Container, gpu};
 
-/// Runs `change` in the sealed container, and then a program that allocates; gives whether it got memory.
+/// Runs `change` in the sealed container, and then a program that allocates; returns whether it got memory.
 fn allocates_after(change: &str) -> bool {
     let container = Container::simulated(&[gpu(0, 100)], 16 << 20);
     container.seal(0x1234_5678_9abc_def0);

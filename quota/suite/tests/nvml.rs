@@ -1,4 +1,4 @@
-//! What the management library shows.
+//! The management library's answers.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ fn nvml_shows_the_grant_and_the_containers_own_processes() {
     let container = Container::new(&[gpu(2, 100), gpu(0, 50)]);
     let life = container.program("life", &["libcuda.so.1"], &[]);
     let smi = container.program("smi", &["libnvidia-ml.so.1"], &[]);
-    // The stand-in's first device is made the grant's first GPU.
+    // The stand-in's first device becomes the grant's first GPU.
     let mut holder = container
         .command(&life)
         .arg("hold")

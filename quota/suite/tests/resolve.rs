@@ -1,5 +1,5 @@
-//! Which functions are given out, over NVIDIA's own libraries: every one is ours where we wrap it and the
-//! real one's where we do not, with the result and the status that the real one answers.
+//! `cuGetProcAddress` over NVIDIA's own libraries. Every function is ours if we wrap it, and else the real
+//! one, with the real library's result and status.
 
 use std::fs;
 use std::process::Stdio;
@@ -7,9 +7,8 @@ use std::process::Stdio;
 use fgpu_quota_names::TABLE;
 use fgpu_quota_suite::{Container, cudart, libc, run};
 
-/// What the spy says in the end: queries, those with per-thread flags, answers that are ours, answers of
-/// nothing.
-fn told(output: &str) -> [u32; 4] {
+/// The spy's last line: queries, those with per-thread flags, answers that are ours, empty answers.
+fn counts(output: &str) -> [u32; 4] {
     let line = output.lines().find(|line| line.split(' ').count() == 4).unwrap_or_else(|| panic!("{output}"));
     let numbers: Vec<u32> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
     numbers.try_into().expect("four")
@@ -28,7 +27,7 @@ fn every_name_of_every_version_is_ours_or_the_real_ones() {
         let output = command.arg("all").stdin(Stdio::from(input)).output().expect("starts");
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{suite}: {error}");
-        let [asked, per_thread, ours, _] = told(&String::from_utf8_lossy(&output.stdout));
+        let [asked, per_thread, ours, _] = counts(&String::from_utf8_lossy(&output.stdout));
         assert_eq!(asked as usize, names.len() * 20 * 4 * calls, "{suite}");
         assert!(per_thread == asked / 4 && ours > 2000, "{suite}: {per_thread} {ours}");
     }
@@ -44,12 +43,12 @@ fn nvidias_runtime_gets_ours_or_the_real_ones() {
         let mut command = container.spied_command(&program);
         let output = run(command.arg(cudart(package)).env("FGPU_TEST_VERSION", version));
         assert!(output.contains(&format!("{version} {NO_DEVICE}\n")), "{output}");
-        let [asked, per_thread, ours, _] = told(&output);
+        let [asked, per_thread, ours, _] = counts(&output);
         assert!(asked >= least && per_thread >= 60 && ours >= 60, "{package}: {output}");
     }
 }
 
-/// Ours over the real driver library, with the C library of each.
+/// Our library over the real driver library, with the C library of each Debian.
 #[test]
 fn it_loads_with_the_c_library_of_debian_11_12_and_13() {
     for (suite, version) in [("bullseye", "2.31"), ("bookworm", "2.36"), ("trixie", "2.41")] {

@@ -1,4 +1,4 @@
-//! What else takes device memory, over the simulated driver.
+//! Other calls that take device memory, over the simulated driver.
 
 use fgpu_quota_suite::{Container, gpu, trials};
 

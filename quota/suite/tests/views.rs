@@ -1,5 +1,4 @@
-//! Two tenants on one GPU: what the real nvidia-smi and nvidia-ml-py show the one of the other, which is
-//! nothing.
+//! Two tenants on one GPU: the real nvidia-smi and nvidia-ml-py show a tenant nothing of the other.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,12 +6,12 @@ use std::process::{Child, Command, Stdio};
 
 use fgpu_quota_suite::{Container, gpu, nvidia_ml_py, nvidia_smi, run};
 
-/// MiB that the tenants hold, such that the numbers are found in no other place.
+/// MiB that the tenants hold. These numbers occur nowhere else.
 const OTHERS: u64 = 3331;
 const OWN: u64 = 557;
 
 /// A node of three GPUs. The container has two of them, in another order; on one of them, the node's first,
-/// works somebody else, in this pid namespace, so that nothing but the library hides him.
+/// another tenant works, in this pid namespace, so that only the library hides it.
 struct Node {
     container: Container,
     other: Child,
@@ -84,7 +83,7 @@ fn nvidia_ml_py_shows_nothing_of_others() {
     };
     assert_eq!(line(&said, "nvmlDeviceGetCount"), "2");
     assert!(line(first, "nvmlSystemGetTopologyGpuSet").matches("GPU-").count() == 2, "{said}");
-    // What is in use is the container's own: its context, its memory, and a MiB or so for its code.
+    // The memory in use is the container's own: its context, its memory, and about a MiB for its code.
     assert!(line(first, "nvmlDeviceGetMemoryInfo").contains("used: 0"), "{said}");
     let memory = line(second, "nvmlDeviceGetMemoryInfo");
     let used = memory.split_once("used: ").unwrap().1.trim_end_matches('}');
@@ -97,7 +96,7 @@ fn nvidia_ml_py_shows_nothing_of_others() {
         assert!(line(second, &call).replace('\'', "").contains(&process), "{said}");
     }
     assert!(line(second, "name").ends_with("/tenant"), "{said}");
-    // The other keeps the GPU busy; what the container used is its own part, and its one process's.
+    // The other tenant keeps the GPU busy. The container sees its own part, all of it by its one process.
     assert_eq!(line(first, "nvmlDeviceGetUtilizationRates"), "{gpu: 0, memory: 0}");
     assert_eq!(line(second, "nvmlDeviceGetUtilizationRates"), "{gpu: 0, memory: 0}");
     assert_eq!(line(first, "nvmlDeviceGetProcessUtilization"), "refused: Not Found");

@@ -252,7 +252,7 @@ impl Thread {
         assert!(process.lane.close(self.now(), &grant, self));
     }
 
-    /// As a program does that its own memory tells of the end.
+    /// Like a program that learns of the end from its own memory.
     pub(super) fn wait_unlimited(&self) {
         loop {
             let left = self.process.node.world.lock().gpu.left(self.process.process);
