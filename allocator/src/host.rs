@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Error, Process, process};
+use crate::{Error, Process, proc, process};
 
 /// Depth at which the walk below a cgroup ends; systemd in a container makes five levels.
 const CGROUP_DEPTH: usize = 32;
@@ -89,8 +89,10 @@ impl Host {
     /// Whether this very process still runs and is not stopped, by SIGSTOP, a terminal's Ctrl-Z or a cgroup's
     /// freezer.
     pub(crate) fn can_act(&self, process: Process) -> io::Result<bool> {
-        let stat = process::stat(&self.proc, &process.pid.to_string())?;
-        let runs = stat.is_some_and(|stat| stat.process == process && stat.runs && !stat.stopped);
+        let stat = proc::stat(&self.proc, &process.pid.to_string())?;
+        // `T` is job control's stop; a debugger's is `t` (proc_pid_stat(5)).
+        let runs = stat
+            .is_some_and(|stat| Process::from(&stat) == process && proc::runs(&stat) && stat.state != 'T');
         Ok(runs && !self.is_frozen(process.pid)?)
     }
 
@@ -100,13 +102,11 @@ impl Host {
         let Some(cgroups) = read_if_there(&self.proc.join(pid.to_string()).join("cgroup"))? else {
             return Ok(false);
         };
-        // Lines are `ID:CONTROLLERS:PATH` (cgroups(7)); a path may hold colons.
-        for (controllers, path) in cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
-        {
-            let path = Path::new(path.trim_start_matches('/'));
-            let (trees, file, frozen): (&[&str], _, _) = if controllers.is_empty() {
+        for line in proc::parse_cgroups(cgroups.as_bytes()) {
+            let path = Path::new(line.path.trim_start_matches('/'));
+            let (trees, file, frozen): (&[&str], _, _) = if line.is_of("") {
                 (&["", "unified"], "cgroup.events", "frozen 1")
-            } else if controllers.split(',').any(|name| name == "freezer") {
+            } else if line.is_of("freezer") {
                 (&["freezer"], "freezer.state", "FROZEN")
             } else {
                 continue;
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_a_freezer_holds_cannot_act() {
-        let stat = |pid| format!("{pid} (x) S {}1 0 7 0 0", "0 ".repeat(16));
+        let stat = |pid| format!("{pid} (x) S {}1 0 7 {}", "0 ".repeat(16), "0 ".repeat(32));
         let (_root, host) = host(&[
             ("proc/1/stat", &stat(1)),
             ("proc/1/cgroup", "0::/a:b\n"),

@@ -40,6 +40,7 @@ pub mod names;
 mod observe;
 mod phases;
 mod place;
+pub mod proc;
 mod process;
 mod queue;
 mod ratio;

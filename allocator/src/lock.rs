@@ -16,6 +16,7 @@ use fgpu_spec::escape_for_display;
 use rustix::fs::{FlockOperation, flock, major, minor};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::proc::parse_stat;
 use crate::{Error, Host};
 
 /// How long somebody waits.
@@ -78,11 +79,9 @@ pub fn holder(host: &Host, path: &Path) -> Option<Holding> {
     let text = |file: &str| fs::read(host.proc.join(pid.to_string()).join(file)).ok();
     // A name may have any bytes, parentheses among them.
     let name = escape_for_display(String::from_utf8_lossy(&text("comm")?).trim_end());
-    let stat = text("stat").unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat);
-    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let start = rest.split(' ').nth(19).and_then(|ticks| ticks.parse().ok());
-    Some(Holding { pid, name, state: rest.chars().next(), start })
+    let stat = text("stat").and_then(|stat| parse_stat(&stat));
+    let (state, start) = stat.map(|stat| (stat.state, stat.starttime)).unzip();
+    Some(Holding { pid, name, state, start })
 }
 
 /// Takes the lock on an open file.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fgpu_allocator::names::{Names, TASKS, of_annotations, read};
+use fgpu_allocator::proc::{parse_stat, runs};
 use fgpu_allocator::{Key, Lease};
 use fgpu_spec::{Code, Error, container_name, escape_for_display, is_sandbox, key_reference, opts_out};
 use serde::{Deserialize, Serialize};
@@ -152,7 +153,7 @@ fn containers(place: &dyn Fn(&str) -> PathBuf) -> Vec<Container> {
         for (namespace, tasks) in entries(&place(folder)) {
             for (id, bundle) in entries(&tasks) {
                 // A bundle stays when its shim is killed.
-                if runs(place, &bundle.join("init.pid")) {
+                if lives(place, &bundle.join("init.pid")) {
                     let container = of_bundle(&bundle.join("config.json"), &namespace, &id, "containerd");
                     all.extend(container.map(|one| (id, one)));
                 }
@@ -162,7 +163,7 @@ fn containers(place: &dyn Fn(&str) -> PathBuf) -> Vec<Container> {
     for folder in STORAGE {
         for (id, container) in entries(&place(folder)) {
             // A bundle stays until the container is removed.
-            if runs(place, &place(STORAGE_RUN).join(&id).join("userdata/pidfile")) {
+            if lives(place, &place(STORAGE_RUN).join(&id).join("userdata/pidfile")) {
                 let path = container.join("userdata/config.json");
                 let container = of_bundle(&path, "", &id, "Podman or CRI-O");
                 all.extend(container.map(|one| (id, one)));
@@ -189,13 +190,11 @@ fn containers(place: &dyn Fn(&str) -> PathBuf) -> Vec<Container> {
     all.into_values().collect()
 }
 
-/// Whether the process of a pid file lives (proc(5): the state after the name, which is in parentheses).
-fn runs(place: &dyn Fn(&str) -> PathBuf, pid_file: &Path) -> bool {
-    let text = |path: &Path| std::fs::read_to_string(path).ok();
-    let stat = text(pid_file)
-        .and_then(|pid| pid.trim().parse::<u32>().ok())
-        .and_then(|pid| text(&place(&format!("/proc/{pid}/stat"))));
-    stat.and_then(|stat| stat.rsplit_once(") ")?.1.chars().next()).is_some_and(|state| !"ZX".contains(state))
+/// Whether the process of a pid file lives.
+fn lives(place: &dyn Fn(&str) -> PathBuf, pid_file: &Path) -> bool {
+    let pid = std::fs::read_to_string(pid_file).ok().and_then(|pid| pid.trim().parse::<u32>().ok());
+    let stat = pid.and_then(|pid| std::fs::read(place(&format!("/proc/{pid}/stat"))).ok());
+    stat.and_then(|stat| parse_stat(&stat)).is_some_and(|stat| runs(&stat))
 }
 
 fn of_bundle(path: &Path, namespace: &str, id: &str, engine: &'static str) -> Option<Container> {
@@ -267,7 +266,9 @@ mod tests {
         let task = format!("run/containerd/io.containerd.runtime.v2.task/moby/{id}");
         put(root, &format!("{task}/config.json"), spec);
         put(root, &format!("{task}/init.pid"), "17");
-        put(root, "proc/17/stat", &format!("17 (a) b) {state} 1 17"));
+        let zeros = "0 ".repeat(32);
+        let fields = format!("1 17 17 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 98765 {zeros}");
+        put(root, "proc/17/stat", &format!("17 (a) b) {state} {fields}"));
     }
 
     /// What is said of a Docker container of these annotations, labels and variables.

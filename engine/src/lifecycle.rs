@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use fgpu_allocator::proc::{self, Membership};
 use fgpu_allocator::{Host, Key, Lease, Process, Store};
 use fgpu_spec::{Error, Nonce};
 
@@ -112,11 +113,10 @@ pub fn ended(config: &Config, store: &Store, leases: &[Lease]) -> Result<(), Err
 /// --cgroups=disabled`), where somebody lives long after its end: its lease would never be given back. So a
 /// cgroup that this process is in, or is below of, is no container's.
 pub fn cgroup_of(pid: i32) -> Option<String> {
-    let read = |process: &str| std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok();
-    own_cgroup(&read(&pid.to_string())?, &read("self")?).map(str::to_owned)
+    own_cgroup(&proc::cgroups(&pid.to_string()).ok()?, &proc::cgroups("self").ok()?).map(str::to_owned)
 }
 
-fn own_cgroup<'a>(theirs: &'a str, ours: &str) -> Option<&'a str> {
+fn own_cgroup<'a>(theirs: &'a [Membership], ours: &[Membership]) -> Option<&'a str> {
     let pairs = cgroups_in(theirs).into_iter().zip(cgroups_in(ours));
     let own = pairs.filter_map(|(theirs, ours)| {
         theirs.filter(|path| !ours.is_some_and(|ours| Path::new(ours).starts_with(path)))
@@ -127,12 +127,9 @@ fn own_cgroup<'a>(theirs: &'a str, ours: &str) -> Option<&'a str> {
 }
 
 /// The paths in the devices controller's v1 hierarchy and in that of v2.
-pub fn cgroups_in(text: &str) -> [Option<&str>; 2] {
-    // Lines are `ID:CONTROLLERS:PATH` (cgroups(7)); a path may hold colons.
-    let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    let devices = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == "devices"));
-    let unified = lines().find(|(controllers, _)| controllers.is_empty());
-    [devices, unified].map(|line| line.map(|(_, path)| path))
+pub fn cgroups_in(lines: &[Membership]) -> [Option<&str>; 2] {
+    let path = |controller: &str| lines.iter().find(|line| line.is_of(controller));
+    [path("devices"), path("")].map(|line| line.map(|line| &*line.path))
 }
 
 /// Whether no process is left in the cgroup that [`cgroup_of`] named. A cgroup that is gone is empty; one of
@@ -145,28 +142,35 @@ pub fn cgroup_is_empty(cgroup: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn read(text: &str) -> Vec<Membership> {
+        proc::parse_cgroups(text.as_bytes())
+    }
+
     #[test]
     fn the_devices_hierarchy_comes_before_the_unified_one() {
         let v1 = "12:pids:/a\n3:cpu,devices:/docker/1:2\n0::/unified\n";
-        assert_eq!(cgroups_in(v1), [Some("/docker/1:2"), Some("/unified")]);
-        assert_eq!(cgroups_in("0::/system.slice/x\n"), [None, Some("/system.slice/x")]);
-        assert_eq!(cgroups_in(""), [None, None]);
+        assert_eq!(cgroups_in(&read(v1)), [Some("/docker/1:2"), Some("/unified")]);
+        assert_eq!(cgroups_in(&read("0::/system.slice/x\n")), [None, Some("/system.slice/x")]);
+        assert_eq!(cgroups_in(&read("")), [None, None]);
     }
 
     #[test]
     fn a_cgroup_that_is_shared_is_no_containers() {
-        let own = |theirs, ours| own_cgroup(theirs, ours);
-        assert_eq!(own("0::/docker/1\n", "0::/init\n"), Some("/docker/1"));
-        assert_eq!(own("0::/session.scope/a\n", "0::/session.scope\n"), Some("/session.scope/a"));
+        let own = |theirs, ours| own_cgroup(&read(theirs), &read(ours)).map(str::to_owned);
+        assert_eq!(own("0::/docker/1\n", "0::/init\n"), Some("/docker/1".to_owned()));
+        assert_eq!(own("0::/session.scope/a\n", "0::/session.scope\n"), Some("/session.scope/a".to_owned()));
         assert_eq!(own("0::/init\n", "0::/init\n"), None, "podman --cgroups=disabled");
         assert_eq!(own("0::/user.slice\n", "0::/user.slice/session.scope\n"), None);
-        assert_eq!(own("0::/user.slice-2\n", "0::/user.slice\n"), Some("/user.slice-2"));
+        assert_eq!(own("0::/user.slice-2\n", "0::/user.slice\n"), Some("/user.slice-2".to_owned()));
         assert_eq!(own("0::/\n", "0::/x\n"), None);
-        assert_eq!(own("5:devices:/docker/1\n0::/docker/1\n", "5:devices:/\n0::/\n"), Some("/docker/1"));
-        assert_eq!(own("5:devices:/a/1\n0::/b/2\n", "5:devices:/\n0::/\n"), Some("/a/1"));
-        assert_eq!(own("5:devices:/docker/1\n0::/\n", "5:devices:/\n0::/\n"), Some("/docker/1"));
+        assert_eq!(
+            own("5:devices:/docker/1\n0::/docker/1\n", "5:devices:/\n0::/\n"),
+            Some("/docker/1".to_owned())
+        );
+        assert_eq!(own("5:devices:/a/1\n0::/b/2\n", "5:devices:/\n0::/\n"), Some("/a/1".to_owned()));
+        assert_eq!(own("5:devices:/docker/1\n0::/\n", "5:devices:/\n0::/\n"), Some("/docker/1".to_owned()));
         let scope = "5:devices:/system.slice\n0::/system.slice/lab-1.scope\n";
-        assert_eq!(own(scope, "5:devices:/\n0::/init.scope\n"), Some("/system.slice/lab-1.scope"));
+        assert_eq!(own(scope, "5:devices:/\n0::/init.scope\n"), Some("/system.slice/lab-1.scope".to_owned()));
     }
 
     #[test]

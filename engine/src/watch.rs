@@ -11,7 +11,7 @@
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use fgpu_allocator::Process;
+use fgpu_allocator::{Process, proc};
 use fgpu_spec::{Code, Error};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::fs::{FileType, fstat};
@@ -60,14 +60,14 @@ impl Watch {
 
     /// Watches the process that started this one, and who is above it if that is conmon.
     pub fn runtime(self) -> Self {
-        let Some(runtime) = parent_of("self").and_then(Process::of) else { return self };
-        let monitor = parent_of(&runtime.pid.to_string());
+        let Some(runtime) = own_parent().and_then(Process::of) else { return self };
+        let monitor = parent_of(runtime.pid);
         self.process(runtime, "the runtime").monitor(monitor)
     }
 
     /// Watches the process that started this one if it is conmon, and the engine above it.
     pub fn engine(self) -> Self {
-        self.monitor(parent_of("self"))
+        self.monitor(own_parent())
     }
 
     fn monitor(mut self, monitor: Option<i32>) -> Self {
@@ -113,12 +113,14 @@ fn sync_pipe(monitor: Process) -> Option<OwnedFd> {
     (matches!(kind, FileType::Socket | FileType::Fifo) && monitor.is_alive()).then_some(pipe)
 }
 
-/// The process that started one, by its folder in procfs.
-fn parent_of(process: &str) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the name, which ends at the last bracket: the state, then the parent (proc_pid_stat(5)).
-    let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
-    (parent > 1).then_some(parent)
+/// The process that started one, unless that is the system's init.
+fn parent_of(pid: i32) -> Option<i32> {
+    proc::parent(pid).ok().flatten().filter(|parent| *parent > 1)
+}
+
+/// The process that started this one.
+fn own_parent() -> Option<i32> {
+    rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get()).filter(|parent| *parent > 1)
 }
 
 #[cfg(test)]

@@ -26,7 +26,8 @@ impl Node {
         let folder = self.host.proc.join(pid.to_string());
         fs::create_dir_all(&folder).unwrap();
         let zeros = "0 ".repeat(16);
-        fs::write(folder.join("stat"), format!("{pid} (x) {state} {zeros}1 0 {start} 0 0")).unwrap();
+        fs::write(folder.join("stat"), format!("{pid} (x) {state} {zeros}1 0 {start} {zeros}{zeros}"))
+            .unwrap();
         Process { pid, start }
     }
 

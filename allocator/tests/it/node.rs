@@ -279,7 +279,7 @@ impl Node {
 
 fn stat(pid: i32, start: u64, state: char) -> String {
     let zeros = "0 ".repeat(16);
-    format!("{pid} (a (name)) {state} {zeros}1 0 {start} 0 0\n")
+    format!("{pid} (a (name)) {state} {zeros}1 0 {start} {zeros}{zeros}\n")
 }
 
 /// Held for reading by tests to which it matters that what they close is closed, and for writing while a

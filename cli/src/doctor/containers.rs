@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fgpu_allocator::proc::{parse_stat, runs};
 use fgpu_allocator::{Host, Lease, Process, Store};
 use fgpu_spec::Code;
 
@@ -124,13 +125,7 @@ fn never_started(node: &Node, leases: &[Lease], diagnosis: &mut Diagnosis) {
 /// Whether an init is still its runtime's own: forked from it, and no program executed since
 /// (`PF_FORKNOEXEC`, linux/sched.h; field 9 of proc_pid_stat(5)). So it is with runc, crun and youki.
 fn waits(node: &Node, init: Process) -> bool {
-    const FORKED_ONLY: u64 = 0x40;
-    let Some(stat) = node.text(&format!("/proc/{}/stat", init.pid)) else { return false };
-    // The name in parentheses may have spaces.
-    let fields: Vec<&str> =
-        stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
-    let number = |at: usize| fields.get(at).and_then(|field| field.trim().parse::<u64>().ok());
-    number(19) == Some(init.start)
-        && fields.first().is_some_and(|state| !matches!(*state, "Z" | "X"))
-        && number(6).is_some_and(|flags| flags & FORKED_ONLY != 0)
+    const FORKED_ONLY: u32 = 0x40;
+    let stat = node.text(&format!("/proc/{}/stat", init.pid)).and_then(|text| parse_stat(text.as_bytes()));
+    stat.is_some_and(|stat| Process::from(&stat) == init && runs(&stat) && stat.flags & FORKED_ONLY != 0)
 }

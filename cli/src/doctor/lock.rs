@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fgpu_allocator::proc::parse_cgroups;
 use fgpu_allocator::{Holding, Host, holder};
 use fgpu_spec::escape_for_display;
 
@@ -26,7 +27,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     }
     let stopped = matches!(state, Some('T' | 't'));
     let cgroup = node.text(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let cgroup = cgroup.lines().last().and_then(|line| line.splitn(3, ':').nth(2)).map(escape_for_display);
+    let cgroup = parse_cgroups(cgroup.as_bytes()).pop().map(|line| escape_for_display(&line.path));
     let what = format!(
         "{lock} is held by process {pid} ({name}, in the cgroup {}){}: no container gets a share",
         cgroup.unwrap_or_else(|| "?".into()),

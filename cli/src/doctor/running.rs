@@ -1,5 +1,6 @@
 //! The engines as they run: what they have read of their configuration.
 
+use fgpu_allocator::proc::parse_stat;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -96,8 +97,7 @@ fn started(node: &Node, name: &str) -> Option<u64> {
         if node.text(&format!("{folder}/comm"))?.trim_end() != name {
             return None;
         }
-        // The name in parentheses may have spaces.
-        node.text(&format!("{folder}/stat"))?.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+        parse_stat(node.text(&format!("{folder}/stat"))?.as_bytes()).map(|stat| stat.starttime)
     };
     let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
     let oldest = node.names("/proc").iter().filter(|name| is_number(name)).filter_map(ticks).min()?;

@@ -11,6 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use fgpu_allocator::proc::{cgroups, parent};
 use fgpu_allocator::{Lease, Store};
 use fgpu_driver::health::{self, FORMAT};
 use fgpu_driver::nvml::{
@@ -97,14 +98,12 @@ impl<'a> Leases<'a> {
 
     /// The lease that a process is in.
     fn holder(&self, pid: u32) -> Option<&Inside> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        // Lines are `ID:CONTROLLERS:PATH` (cgroups(7)); a path may hold colons.
-        let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        let cgroups = cgroups(&pid.to_string()).ok()?;
         let namespace = pid_namespace(&pid.to_string());
         let line = ancestors(pid);
         self.inside.iter().find(|inside| {
             let cgroup = inside.cgroup.as_deref();
-            cgroup.is_some_and(|cgroup| paths().any(|path| is_below(path, cgroup)))
+            cgroup.is_some_and(|cgroup| cgroups.iter().any(|line| is_below(&line.path, cgroup)))
                 || inside.namespace.is_some() && inside.namespace == namespace
                 || inside.init.is_some_and(|init| line.contains(&init))
         })
@@ -160,9 +159,7 @@ fn ancestors(pid: u32) -> Vec<i32> {
     let mut next = i32::try_from(pid).ok();
     while let Some(pid) = next.filter(|pid| *pid > 1 && !line.contains(pid)) {
         line.push(pid);
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-        next = parent.and_then(|parent| parent.trim().parse().ok());
+        next = parent(pid).ok().flatten();
     }
     line
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 
+use fgpu_allocator::proc::{Membership, cgroups};
 use fgpu_allocator::{Lease, Process};
 use fgpu_spec::Nonce;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -29,17 +30,16 @@ impl<'a> Owners<'a> {
 
     /// The lease of a process.
     pub(super) fn find(&self, pid: u32) -> Option<Nonce> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let cgroups = cgroups(&pid.to_string()).ok()?;
         let (lease, _) =
-            self.leases.iter().find(|(lease, cgroup)| is_in(&text, cgroup) && is_inside(lease, pid))?;
+            self.leases.iter().find(|(lease, cgroup)| is_in(&cgroups, cgroup) && is_inside(lease, pid))?;
         Some(lease.grant.nonce)
     }
 }
 
-/// Whether a line of `/proc/<pid>/cgroup` (`ID:CONTROLLERS:PATH`) is this cgroup or one below it.
-fn is_in(text: &str, cgroup: &str) -> bool {
-    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths.into_iter().any(|path| is_within(path.trim_start_matches('/'), cgroup))
+/// Whether one of a process's cgroups is this one or below it.
+fn is_in(cgroups: &[Membership], cgroup: &str) -> bool {
+    cgroups.iter().any(|line| is_within(line.path.trim_start_matches('/'), cgroup))
 }
 
 fn is_within(path: &str, cgroup: &str) -> bool {
@@ -82,6 +82,8 @@ fn open(pid: i32) -> Option<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use fgpu_allocator::proc::parse_cgroups;
+
     use super::*;
 
     #[test]
@@ -99,7 +101,7 @@ mod tests {
             (v1, "docker/1/x", false),
             ("", "docker/1", false),
         ] {
-            assert_eq!(is_in(text, cgroup), is, "{text} {cgroup}");
+            assert_eq!(is_in(&parse_cgroups(text.as_bytes()), cgroup), is, "{text} {cgroup}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fgpu_allocator::proc::cgroups;
 use fgpu_spec::Nonce;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -36,8 +37,8 @@ impl Cgroup {
     /// Makes one. `None` where that cannot be done (cgroupfs is read-only in a container, for example): then
     /// the share is free when the command ends, and what it left behind in the background is not ended.
     pub(super) fn make(nonce: &Nonce) -> Option<Self> {
-        let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        HIERARCHIES.into_iter().zip(cgroups_in(&text)).find_map(|(hierarchy, own)| {
+        let lines = cgroups("self").ok()?;
+        HIERARCHIES.into_iter().zip(cgroups_in(&lines)).find_map(|(hierarchy, own)| {
             let path = format!("{}/{PREFIX}{nonce}", own?.trim_end_matches('/'));
             let directory = Path::new(hierarchy).join(&path[1..]);
             // In a directory that is no cgroup, nothing would tell of its processes.

@@ -263,9 +263,8 @@ fn faults_of_the_leases() {
                 node.put("run/fgpu/allocations.json.corrupt-1", "damaged");
             }),
             ("never-started", "warning", "kill -KILL 300 && fgpu gc", |node| {
-                node.process(300);
-                let text = "300 (runc:[2:INIT]) S 1 1 1 0 -1 1077936448 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0\n";
-                node.put("proc/300/stat", text);
+                // As it is between create and start, with PF_FORKNOEXEC.
+                node.process_called(300, "runc:[2:INIT]", 1_077_936_448);
                 let lease = node.lease("created", 300);
                 let init = fgpu_allocator::Process { pid: 300, start: 4711 };
                 assert!(node.store().activate(&lease.grant.nonce, Some(init), None).unwrap());

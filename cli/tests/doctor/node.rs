@@ -177,8 +177,14 @@ impl Node {
 
     /// A process that runs on the node.
     pub(crate) fn process(&self, pid: i32) {
-        let text = format!("{pid} (x) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0\n");
-        self.put(&format!("proc/{pid}/stat"), &text);
+        self.process_called(pid, "x", 0);
+    }
+
+    /// A process that runs on the node, by its name and its flags (`PF_*`).
+    pub(crate) fn process_called(&self, pid: i32, name: &str, flags: u32) {
+        let zeros = "0 ".repeat(32);
+        let fields = format!("S 1 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 4711 {zeros}");
+        self.put(&format!("proc/{pid}/stat"), &format!("{pid} ({name}) {fields}\n"));
     }
 
     pub(crate) fn store(&self) -> Store {

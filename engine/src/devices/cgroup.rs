@@ -14,6 +14,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use fgpu_allocator::proc;
 use fgpu_spec::{Code, Error};
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -58,8 +59,10 @@ impl Place {
     /// # Errors
     /// They cannot be read, or are not to be seen from here: a path that leaves the cgroup namespace.
     pub(super) fn of(pid: i32) -> Result<Self, Error> {
-        let list = PathBuf::from(format!("/proc/{pid}/cgroup"));
-        let text = std::fs::read_to_string(&list).map_err(|error| Error::io("read", &list, &error))?;
+        let lines = proc::cgroups(&pid.to_string())
+            .map_err(|error| Error::io("read", &PathBuf::from(format!("/proc/{pid}/cgroup")), &error))?;
+        let path =
+            |controller: &str| lines.iter().find(|line| line.is_of(controller)).map(|line| &*line.path);
         let branch = |mounts: &[&str], magic, path: Option<&str>| {
             let Some(path) = path else { return Ok(None) };
             for mount in mounts {
@@ -71,8 +74,8 @@ impl Place {
             Ok(None)
         };
         Ok(Self {
-            v1: branch(&["devices"], CGROUP_SUPER_MAGIC, path_in(&text, "devices"))?,
-            v2: branch(&["", "unified"], CGROUP2_SUPER_MAGIC, path_in(&text, ""))?,
+            v1: branch(&["devices"], CGROUP_SUPER_MAGIC, path("devices"))?,
+            v2: branch(&["", "unified"], CGROUP2_SUPER_MAGIC, path(""))?,
         })
     }
 
@@ -91,13 +94,6 @@ impl Branch {
         let path = scope.path.strip_prefix(root).ok()?;
         Some((scope.name().to_owned(), format!("/{}", path.to_str()?)))
     }
-}
-
-/// The path in the hierarchy of a controller, which is nameless for v2. Lines are `ID:CONTROLLERS:PATH`
-/// (cgroups(7)); a path may hold colons.
-fn path_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
-    let mut lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    lines.find(|(controllers, _)| controllers.split(',').any(|name| name == controller)).map(|(_, path)| path)
 }
 
 /// The root of a hierarchy, if one of this kind is mounted there.
@@ -283,20 +279,13 @@ fn is_or_descends_from(process: i32, ancestor: i32) -> bool {
         if process <= 1 {
             return false;
         }
-        match parent(process) {
-            Ok(parent) => process = parent,
-            Err(_) => return !Path::new(&format!("/proc/{process}")).exists(),
+        match proc::parent(process) {
+            Ok(Some(parent)) => process = parent,
+            Ok(None) => return true,
+            Err(_) => return false,
         }
     }
     false
-}
-
-fn parent(process: i32) -> std::io::Result<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // `PID (NAME) STATE PPID …`; a name may hold anything, parentheses and spaces too (proc_pid_stat(5)).
-    let after_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-    let parent = after_name.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-    parent.ok_or_else(|| std::io::Error::other("no parent in /proc/<pid>/stat"))
 }
 
 #[cfg(test)]
@@ -322,14 +311,6 @@ mod tests {
                 assert!(error.message.contains("is not in the cgroup"), "{error}");
             });
         }
-    }
-
-    #[test]
-    fn each_hierarchy_has_its_own_path() {
-        let text = "12:pids:/a\n3:cpu,devices:/docker/1:2\n1:name=systemd:/s\n0::/unified\n";
-        assert_eq!(path_in(text, "devices"), Some("/docker/1:2"));
-        assert_eq!(path_in(text, ""), Some("/unified"));
-        assert_eq!(path_in("0::/\n", "devices"), None);
     }
 
     #[test]

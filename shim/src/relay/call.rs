@@ -424,7 +424,9 @@ fn status_of(code: fgpu_spec::Code, legacy: bool) -> Code {
     match code {
         Ours::InvalidRequest | Ours::Conflict => Code::INVALID_ARGUMENT,
         Ours::Denied => Code::PERMISSION_DENIED,
-        Ours::NoCapacity | Ours::Fragmented | Ours::NoMigPlacement | Ours::TimedOut => Code::RESOURCE_EXHAUSTED,
+        Ours::NoCapacity | Ours::Fragmented | Ours::NoMigPlacement | Ours::TimedOut => {
+            Code::RESOURCE_EXHAUSTED
+        }
         // Not CANCELLED: a client reads that as its own withdrawal.
         Ours::Cancelled => Code::ABORTED,
         Ours::NoGpu | Ours::TooLarge | Ours::GpuUnhealthy | Ours::DriverError => Code::FAILED_PRECONDITION,
