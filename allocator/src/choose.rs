@@ -6,8 +6,7 @@
 //!
 //! 1. the most NVLinks within the set, then the shortest ways over PCIe within it;
 //! 2. unless GPUs are spread, the fewest links between the set and the equally good GPUs that are left: a
-//! container
-//!    with one GPU does not take it from a pair that the next one wants;
+//!    container with one GPU does not take it from a pair that the next one wants;
 //! 3. the lowest indices.
 //!
 //! Of up to 16 GPUs every set is looked at ([`EXACT`]). Of more, sets are grown from each GPU and the best

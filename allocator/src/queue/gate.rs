@@ -6,8 +6,7 @@
 //! 1. The one ahead could not use the GPU, even if it were empty.
 //! 2. The one ahead would fit there now, with the share granted. (It wants several GPUs and lacks others.)
 //! 3. The one ahead does not fit there now, but with the share granted the end of *any single* container on
-//! the GPU makes
-//!    room for it. So whichever ends first, it does not miss it.
+//!    the GPU makes room for it. So whichever ends first, it does not miss it.
 //!
 //! On a GPU in MIG mode room is a place, so there it is asked of each place that the one ahead could get,
 //! whether it or another one is left whichever of the other slices are gone by then ([`slices`]).
