@@ -73,10 +73,12 @@ pub(crate) fn plan(
         mounts.add(host, &path.to_string_lossy(), true);
     }
     let path = programs::sibling("fgpu-hook")?;
-    let hook = |words: &[&str]| Hook {
-        args: std::iter::once("fgpu-hook").chain(words.iter().copied()).map(str::to_owned).collect(),
-        path: path.clone(),
-        env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".into()],
+    let hook = |words: &[&str]| {
+        let args = std::iter::once("fgpu-hook").chain(words.iter().copied()).map(str::to_owned).collect();
+        let mut hook = Hook::default();
+        hook.set_path(path.clone()).set_args(Some(args));
+        hook.set_env(Some(vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".into()]));
+        hook
     };
     let nonce = grant.nonce.to_string();
     let mut words = vec!["limit", &nonce];

@@ -49,7 +49,7 @@ use fgpu_spec::{Document, Error};
 
 use crate::attach::Attached;
 use crate::entry::{self, Stage};
-use crate::state::State;
+use crate::state;
 use crate::stop::{Deadline, WORK};
 use crate::target::Target;
 use crate::{parameters, report, source, ungranted};
@@ -79,13 +79,17 @@ fn give(input: impl Read, timeout: Duration) -> Result<(), Error> {
         Deadline::set(timeout, "fgpu: timed-out: the hook's own time limit passed; try again\n", 1)?;
     let config = Config::load();
     diagnostics::start(diagnostics::level(&config), Format::Text, Sink::journal());
-    let state = State::read(input)?;
-    let mut document = Document::parse(&bundle::read(&state.bundle.join("config.json"))?)?;
-    let claim =
-        Claim { key: state.key()?, bundle: state.bundle.clone(), maker: Process::current()?, pid_file: None };
+    let state = state::read(input)?;
+    let mut document = Document::parse(&bundle::read(&state.bundle().join("config.json"))?)?;
+    let claim = Claim {
+        key: state::key(&state)?,
+        bundle: state.bundle().clone(),
+        maker: Process::current()?,
+        pid_file: None,
+    };
     let mut delivery = Live {
-        pid: state.pid,
-        rootfs: document.root_path().map(|root| state.bundle.join(root)),
+        pid: state::init(&state),
+        rootfs: document.root_path().map(|root| state.bundle().join(root)),
         claim: &claim,
         deadline,
         target: None,

@@ -9,7 +9,7 @@ use fgpu_spec::{Error, Nonce};
 
 use crate::entry::{self, Stage};
 use crate::report;
-use crate::state::State;
+use crate::state;
 use crate::stop::Deadline;
 
 /// Has the driver hold the container whose state is on `input` to the memory of its grant, within `timeout`.
@@ -27,6 +27,6 @@ fn set(input: impl Read, nonce: &Nonce, insists: bool, timeout: Duration) -> Res
     entry::enter(Stage::Create)?;
     Deadline::set(timeout, "fgpu: timed-out: the driver set no memory limit in time; see `dmesg`\n", 1)?;
     diagnostics::start(diagnostics::level(&Config::load()), Format::Text, Sink::journal());
-    let state = State::read(input)?;
-    fgpu_engine::limit(nonce, state.pid, insists)
+    let state = state::read(input)?;
+    fgpu_engine::limit(nonce, state::init(&state), insists)
 }

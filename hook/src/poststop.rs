@@ -10,7 +10,7 @@ use fgpu_spec::{Document, Error, Nonce};
 
 use crate::entry::{self, Stage};
 use crate::report;
-use crate::state::State;
+use crate::state::{self, State};
 use crate::stop::Deadline;
 
 /// The longest that poststop takes.
@@ -38,7 +38,7 @@ pub(crate) fn poststop(mut input: impl Read, grant: Option<Nonce>) {
             let _ = std::io::copy(&mut input, &mut std::io::sink());
             entered.and(released)
         }
-        None => entered.and_then(|_| State::read(input)).and_then(|state| release_by_state(&state)),
+        None => entered.and_then(|_| state::read(input)).and_then(|state| release_by_state(&state)),
     };
     if let Err(error) = released {
         say(&error);
@@ -51,13 +51,13 @@ fn release_by_state(state: &State) -> Result<(), Error> {
     let config = Config::load()?;
     let store = store(&config)?;
     // The engine may have removed the bundle already.
-    let text = bundle::read(&state.bundle.join("config.json"));
+    let text = bundle::read(&state.bundle().join("config.json"));
     if let Ok(document) = text.and_then(|text| Document::parse(&text))
-        && let Some(nonce) = grant::written(&store, &document, &state.id, &state.bundle)?
+        && let Some(nonce) = grant::written(&store, &document, state.id(), state.bundle())?
     {
         return give_back(&config, &store, &nonce);
     }
-    let key = state.key()?;
+    let key = state::key(state)?;
     let mut released = store.release_dead(&key)?;
     if released.is_empty() {
         ending::wait(&store, &key)?;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+pub use oci_spec::runtime::Hook;
+
 use crate::Majors;
 
 /// A device node to create and to allow in the device cgroup.
@@ -37,20 +39,11 @@ pub struct Mount {
     pub inherits: bool,
 }
 
-/// A hook: a program of ours that the runtime starts. It limits its own time and has no `timeout`: with one,
+/// Everything that is to change in a container's `config.json`.
+///
+/// A hook is a program of ours that the runtime starts. It limits its own time and has no `timeout`: with one,
 /// crun (1.21, 1.28) waits for a signal that two children which end together raise once, and misses the end
 /// of the hook.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hook {
-    /// Absolute path of `fgpu-hook`.
-    pub path: PathBuf,
-    /// Arguments, `argv[0]` included.
-    pub args: Vec<String>,
-    /// The whole environment of the hook, never empty (facts: an absent list inherits somebody's).
-    pub env: Vec<String>,
-}
-
-/// Everything that is to change in a container's `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// Annotations to set, for example `fgpu/grant`.

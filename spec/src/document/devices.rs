@@ -1,8 +1,10 @@
 //! `linux.devices` and `linux.resources.devices`: the granted nodes, and no other GPU's.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
+use serde::Deserialize;
 
 use super::edit::{json, part};
 use super::entries;
@@ -29,18 +31,6 @@ impl Device<'_> {
             self.major.zip(self.minor).is_some_and(|(major, minor)| majors.is_granted_only(major, minor));
         is_granted_only_path(&self.path) || matches!(self.r#type.as_deref(), Some("c" | "u")) && by_number
     }
-}
-
-#[derive(Serialize)]
-struct DeviceEntry<'a> {
-    path: &'a str,
-    r#type: &'a str,
-    major: u32,
-    minor: u32,
-    #[serde(rename = "fileMode")]
-    file_mode: u32,
-    uid: u32,
-    gid: u32,
 }
 
 /// A rule of the device cgroup. An absent major or minor means every one, as -1 does in older documents.
@@ -74,17 +64,6 @@ impl Rule<'_> {
         let access = self.access.as_deref().map_or(Access::ALL, Access::parse);
         Some(DeviceRule { kind, major: number(self.major).ok()?, minor: number(self.minor).ok()?, access })
     }
-}
-
-#[derive(Serialize)]
-struct RuleEntry<'a> {
-    allow: bool,
-    r#type: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    major: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    minor: Option<u32>,
-    access: String,
 }
 
 /// Makes devices and rules what the plan says. `bound` are those of its nodes that come as mounts: they have
@@ -214,25 +193,22 @@ fn is(node: &plan::Node, (major, minor): (i64, i64)) -> bool {
 }
 
 fn device_entry(node: &plan::Node) -> Result<String, Error> {
-    json(&DeviceEntry {
-        path: &node.path,
-        r#type: "c",
-        major: node.major,
-        minor: node.minor,
-        file_mode: node.mode & 0o777,
-        uid: node.uid,
-        gid: node.gid,
-    })
+    let mut device = LinuxDevice::default();
+    device.set_path(PathBuf::from(&node.path)).set_typ(LinuxDeviceType::C);
+    device.set_major(node.major.into()).set_minor(node.minor.into());
+    device.set_file_mode(Some(node.mode & 0o777)).set_uid(Some(node.uid)).set_gid(Some(node.gid));
+    json(&device)
 }
 
 fn rule_entry(rule: &DeviceRule) -> Result<String, Error> {
     let kind = match rule.kind {
-        DeviceKind::All => "a",
-        DeviceKind::Block => "b",
-        DeviceKind::Character => "c",
+        DeviceKind::All => LinuxDeviceType::A,
+        DeviceKind::Block => LinuxDeviceType::B,
+        DeviceKind::Character => LinuxDeviceType::C,
     };
-    let access = rule.access.to_string();
-    json(&RuleEntry { allow: true, r#type: kind, major: rule.major, minor: rule.minor, access })
+    let mut entry = LinuxDeviceCgroup::default();
+    entry.set_allow(true).set_typ(Some(kind)).set_access(Some(rule.access.to_string()));
+    json(entry.set_major(rule.major.map(i64::from)).set_minor(rule.minor.map(i64::from)))
 }
 
 #[cfg(test)]

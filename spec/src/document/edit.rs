@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use oci_spec::runtime;
 use serde::{Deserialize, Serialize};
 
 use super::{devices, entries};
@@ -75,14 +76,6 @@ struct Existing<'a> {
     #[serde(borrow)]
     destination: Cow<'a, str>,
     options: Option<Vec<String>>,
-}
-
-#[derive(Serialize)]
-struct MountEntry<'a> {
-    destination: &'a str,
-    r#type: &'a str,
-    source: &'a Path,
-    options: &'a [&'a str],
 }
 
 fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Result<bool, Error> {
@@ -170,20 +163,16 @@ fn is_data(destination: &str) -> bool {
 }
 
 fn mount_entry(destination: &str, source: &Path, options: &[&str]) -> Result<String, Error> {
-    json(&MountEntry { destination, r#type: "bind", source, options })
+    let options = options.iter().map(|&option| option.to_owned()).collect();
+    let mut mount = runtime::Mount::default();
+    mount.set_destination(destination.into()).set_typ(Some("bind".to_owned()));
+    json(mount.set_source(Some(source.to_owned())).set_options(Some(options)))
 }
 
 #[derive(Deserialize)]
 struct ExistingHook<'a> {
     #[serde(borrow)]
     path: Cow<'a, str>,
-}
-
-#[derive(Serialize)]
-struct HookEntry<'a> {
-    path: &'a Path,
-    args: &'a [String],
-    env: &'a [String],
 }
 
 /// The hooks of a plan and the stages at which they run.
@@ -196,11 +185,11 @@ fn add_hook(tree: &mut Object, stage: &'static str, hook: &Hook) -> Result<bool,
     let hooks = tree.object("hooks");
     let existing: Vec<(&str, ExistingHook<'_>)> =
         entries(hooks.and_then(|hooks| hooks.get(stage)), &format!("hooks.{stage}"))?;
-    let entry = json(&HookEntry { path: &hook.path, args: &hook.args, env: &hook.env })?;
+    let entry = json(hook)?;
     let mut now: Vec<&str> = Vec::with_capacity(existing.len() + 1);
     let mut written = false;
     for (raw, former) in &existing {
-        if Path::new(former.path.as_ref()) != hook.path {
+        if Path::new(former.path.as_ref()) != hook.path() {
             now.push(raw);
         } else if !std::mem::replace(&mut written, true) {
             now.push(&entry);
@@ -234,13 +223,14 @@ fn check(plan: &Plan) -> Result<(), Error> {
         }
     }
     for (_, hook) in hooks(plan) {
-        if !hook.path.is_absolute() {
-            return broken(format!("the hook {:?} is not an absolute path", hook.path));
+        let path = hook.path();
+        if !path.is_absolute() {
+            return broken(format!("the hook {path:?} is not an absolute path"));
         }
         // Without a list of its own a hook inherits somebody's environment, once the image's
         // (CVE-2025-23266).
-        if hook.env.is_empty() || hook.args.is_empty() {
-            return broken(format!("the hook {:?} has no environment or arguments", hook.path));
+        if [hook.env(), hook.args()].iter().any(|list| list.as_ref().is_none_or(Vec::is_empty)) {
+            return broken(format!("the hook {path:?} has no environment or arguments"));
         }
     }
     Ok(())

@@ -48,12 +48,16 @@ fn plan() -> Plan {
         ],
         majors: crate::Majors::default(),
         create_runtime: None,
-        poststop: Some(Hook {
-            path: PathBuf::from("/usr/bin/fgpu-hook"),
-            args: vec!["fgpu-hook".to_owned(), "poststop".to_owned()],
-            env: vec!["PATH=/usr/bin:/bin".to_owned()],
-        }),
+        poststop: Some(hook("poststop")),
     }
+}
+
+fn hook(word: &str) -> Hook {
+    let mut hook = Hook::default();
+    hook.set_path(PathBuf::from("/usr/bin/fgpu-hook"));
+    hook.set_args(Some(vec!["fgpu-hook".to_owned(), word.to_owned()]));
+    hook.set_env(Some(vec!["PATH=/usr/bin:/bin".to_owned()]));
+    hook
 }
 
 fn applied(text: &str, plan: &Plan) -> String {
@@ -288,7 +292,7 @@ fn a_later_grant_replaces_the_former() {
         let source = mount.source.to_str().unwrap().replace(NONCE, &"ff".repeat(16));
         mount.source = PathBuf::from(source);
     }
-    later.poststop.as_mut().unwrap().args.push("x".to_owned());
+    later.poststop = Some(hook("later"));
     // A node that the container had before keeps its place in the list, others go last.
     let unordered = |text: &str| {
         let mut value = value(text);
@@ -374,10 +378,7 @@ fn a_failed_edit_leaves_the_document_alone() {
 #[test]
 fn a_hook_is_added_to_each_stage_that_has_one() {
     let mut plan = plan();
-    plan.create_runtime = Some(Hook {
-        args: vec!["fgpu-hook".to_owned(), "limit".to_owned()],
-        ..plan.poststop.clone().unwrap()
-    });
+    plan.create_runtime = Some(hook("limit"));
     let text = applied(r#"{"hooks":{"createRuntime":[{"path":"/bin/a"}]}}"#, &plan);
     let hooks = &value(&text)["hooks"];
     assert_eq!(hooks["createRuntime"][0]["path"], "/bin/a");
@@ -387,7 +388,7 @@ fn a_hook_is_added_to_each_stage_that_has_one() {
         (1, &"poststop".into())
     );
     assert_eq!(applied(&text, &plan), text);
-    plan.create_runtime.as_mut().unwrap().env.clear();
+    plan.create_runtime.as_mut().unwrap().set_env(None);
     assert!(Document::parse(&text).unwrap().apply(&plan).is_err());
 }
 
@@ -401,9 +402,9 @@ fn a_wrong_plan_is_refused() {
         |plan| plan.mounts[0].destination = "usr/lib".to_owned(),
         |plan| plan.mounts[0].source = PathBuf::from("lib"),
         |plan| plan.mounts[0].source = std::ffi::OsString::from_vec(b"/\xff".to_vec()).into(),
-        |plan| plan.poststop.as_mut().unwrap().path = PathBuf::from("fgpu-hook"),
-        |plan| plan.poststop.as_mut().unwrap().env.clear(),
-        |plan| plan.poststop.as_mut().unwrap().args.clear(),
+        |plan| _ = plan.poststop.as_mut().unwrap().set_path(PathBuf::from("fgpu-hook")),
+        |plan| _ = plan.poststop.as_mut().unwrap().set_env(None),
+        |plan| _ = plan.poststop.as_mut().unwrap().set_args(Some(Vec::new())),
     ];
     for break_it in wrong {
         let mut plan = plan();
