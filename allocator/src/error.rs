@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fgpu_spec::{Code, Nonce};
 
-use crate::Holding;
+use crate::holding::Holding;
 
 /// A failure of the allocator file or of the node around it. Turns into a [`fgpu_spec::Error`] with a stable
 /// code: `state-corrupt` for a file that cannot be trusted, `internal` for the rest.

@@ -25,7 +25,7 @@ pub struct Host {
 
 impl Default for Host {
     fn default() -> Self {
-        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into() }
+        Self { proc: proc::PROC.into(), cgroup: "/sys/fs/cgroup".into() }
     }
 }
 

@@ -33,24 +33,13 @@ use twox_hash::XxHash3_64;
 
 use crate::{Error, Lease, Waiter};
 
+mod format;
 mod scan;
 
+use format::{BOOT, CLOSE, DIGITS, HEAD, NONCE, OPEN, QUEUE, SEAL, WAITER};
+pub(crate) use format::{Damage, VERSION};
 use scan::number;
 pub(crate) use scan::{Part, Summary, WaiterHead, key_head, quoted};
-
-/// The version of the format.
-pub(crate) const VERSION: u64 = 1;
-const HEAD: &[u8] = br#"{"version":1,"check":""#;
-const BOOT: &[u8] = br#"","boot":""#;
-const OPEN: &[u8] = b"\",\"leases\":[\n";
-/// Stands between the leases and the waiting requests, on a line of its own.
-const QUEUE: &[u8] = br#"],"queue":["#;
-const CLOSE: &[u8] = b"]}\n";
-const NONCE: &[u8] = br#"{"nonce":""#;
-const WAITER: &[u8] = br#"{"waiter":""#;
-const SEAL: &[u8] = br#","seal":""#;
-/// Digits of a checksum.
-const DIGITS: usize = 16;
 
 /// Which boot it is, and the seed that ties a line's seal to it.
 #[derive(Debug, Clone)]
@@ -67,17 +56,6 @@ impl Boot {
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
-}
-
-/// Why a file is not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Damage {
-    /// It fails its check.
-    Torn,
-    /// It is of another version.
-    Version(u64),
-    /// It passes its check, and holds what this version cannot read.
-    Unknown,
 }
 
 /// A file that passed its check.

@@ -4,7 +4,6 @@
 //! waits for a disk. It ends with an error that names the holder; before, somebody who looks at the terminal
 //! or the journal is told.
 
-use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -16,6 +15,7 @@ use fgpu_spec::escape_for_display;
 use rustix::fs::{FlockOperation, flock, major, minor};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::holding::Holding;
 use crate::proc::parse_stat;
 use crate::{Error, Host};
 
@@ -31,33 +31,6 @@ pub(crate) struct Patience {
 /// Shorter than an engine's and a hook's own limits, so that the reason is told by us.
 pub(crate) const PATIENCE: Patience =
     Patience { word: Duration::from_secs(2), rest: Duration::from_secs(18) };
-
-/// The holder of a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holding {
-    /// Its pid, in our pid namespace; 0 or less for one of another.
-    pub pid: i32,
-    /// When it started, in clock ticks since boot: another process of that pid has another number.
-    pub start: Option<u64>,
-    /// Its name, `/proc/<pid>/comm`.
-    pub name: String,
-    /// Its state, as `/proc/<pid>/stat` has it: `T` is stopped, `D` waits for a device.
-    pub state: Option<char>,
-}
-
-impl fmt::Display for Holding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pid <= 0 {
-            return write!(f, "a process of another PID namespace");
-        }
-        write!(f, "{} (process {}", self.name, self.pid)?;
-        match self.state {
-            Some('T' | 't') => write!(f, ", which is stopped)"),
-            Some('D') => write!(f, ", which waits for a device)"),
-            _ => write!(f, ")"),
-        }
-    }
-}
 
 /// The holder of an exclusive lock (flock(2)) on a file. `None`: there is none, or it cannot be seen.
 pub fn holder(host: &Host, path: &Path) -> Option<Holding> {

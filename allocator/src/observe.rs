@@ -8,7 +8,7 @@ use std::fmt::Debug;
 
 use fgpu_spec::Nonce;
 
-use crate::{Lease, Store};
+use crate::Lease;
 
 /// What has happened to a lease. It is told after it is written down and without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,18 +37,4 @@ pub enum Change<'a> {
 pub trait Observer: Debug + Send + Sync {
     /// Takes note of a change.
     fn observe(&self, change: Change<'_>);
-}
-
-impl Store {
-    /// The same store, whose changes `observer` is told.
-    pub fn observed_by(mut self, observer: Box<dyn Observer>) -> Self {
-        self.observer = Some(observer);
-        self
-    }
-
-    pub(crate) fn tell(&self, change: Change<'_>) {
-        if let Some(observer) = &self.observer {
-            observer.observe(change);
-        }
-    }
 }

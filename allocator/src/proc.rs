@@ -10,6 +10,9 @@ use procfs::process::Stat;
 use procfs::{ProcessCGroup, ProcessCGroups};
 use rustix::io::Errno;
 
+/// Where procfs is mounted.
+pub(crate) const PROC: &str = "/proc";
+
 /// The text of a `/proc/<pid>/stat`. `None` if it is none: then nothing is known of the process.
 pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     Stat::from_read(text).ok()
@@ -47,7 +50,7 @@ pub fn runs(stat: &Stat) -> bool {
 /// # Errors
 /// As [`stat`].
 pub fn parent(pid: i32) -> io::Result<Option<i32>> {
-    Ok(stat(Path::new("/proc"), &pid.to_string())?.map(|stat| stat.ppid))
+    Ok(stat(Path::new(PROC), &pid.to_string())?.map(|stat| stat.ppid))
 }
 
 /// A line of a `/proc/<pid>/cgroup`.
@@ -86,7 +89,7 @@ pub fn parse_cgroups(text: &[u8]) -> Vec<Membership> {
 /// # Errors
 /// It is gone, or they cannot be read.
 pub fn cgroups(pid: &str) -> io::Result<Vec<Membership>> {
-    fs::read(format!("/proc/{pid}/cgroup")).map(|text| parse_cgroups(&text))
+    fs::read(Path::new(PROC).join(pid).join("cgroup")).map(|text| parse_cgroups(&text))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use procfs::process::Stat;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Host, proc};
+use crate::{Error, proc};
 
 /// A process: its pid and when it started. The pair names it for the whole boot; the pid alone does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,16 +23,16 @@ impl Process {
     /// # Errors
     /// [`Error::Io`] when `/proc` is not mounted.
     pub fn current() -> Result<Self, Error> {
-        let proc = Host::default().proc;
-        look(&proc, "self")
+        let own = Path::new(proc::PROC).join("self/stat");
+        look(Path::new(proc::PROC), "self")
             .and_then(|process| process.ok_or_else(|| io::ErrorKind::NotFound.into()))
-            .map_err(|source| Error::io("read", &proc.join("self/stat"), source))
+            .map_err(|source| Error::io("read", &own, source))
     }
 
     /// The process that has this pid now; `None` when there is none, it is a zombie, or it cannot be looked
     /// at.
     pub fn of(pid: i32) -> Option<Self> {
-        Host::default().process(pid).ok().flatten()
+        look(Path::new(proc::PROC), &pid.to_string()).ok().flatten()
     }
 
     /// Whether this very process still runs. A zombie does not.

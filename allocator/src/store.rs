@@ -49,6 +49,18 @@ impl Store {
         Ok(Self { files: Files::open(dir)?, host, boot, pid_namespace, observer: None })
     }
 
+    /// The same store, whose changes `observer` is told.
+    pub fn observed_by(mut self, observer: Box<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    pub(crate) fn tell(&self, change: Change<'_>) {
+        if let Some(observer) = &self.observer {
+            observer.observe(change);
+        }
+    }
+
     /// Records that the container runs, and what keeps its lease alive from now on; what is `None` stays as
     /// it was. Idempotent. `false` if there is no such lease (any more).
     ///

@@ -2,8 +2,7 @@
 
 use anstyle::Style;
 
-use crate::screen::{FAINT, GRANTED, Look, USED, WRONG};
-use crate::table::paint;
+use crate::screen::{FAINT, GRANTED, Look, USED, WRONG, paint};
 
 /// What is shown for used, granted and free.
 pub(crate) fn signs(look: &Look) -> [(&'static str, Style); 3] {

@@ -28,8 +28,8 @@ use fgpu_spec::Error;
 use serde::Serialize;
 
 use crate::output::{Output, json};
-use crate::screen::{FAINT, Look, USED, WARNING, WRONG};
-use crate::table::{paint, plain};
+use crate::screen::{FAINT, Look, USED, WARNING, WRONG, paint};
+use crate::table::plain;
 use node::Node;
 
 /// The exit code when only warnings were found.

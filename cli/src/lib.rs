@@ -32,8 +32,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use fgpu_engine::config::LogLevel;
 use fgpu_engine::config::{self, Config};
-use fgpu_engine::diagnostics::{self, Format, LogLevel, Sink};
+use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_spec::Error;
 
 use crate::arguments::{Arguments, Command, LogFormat};

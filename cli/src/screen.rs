@@ -66,6 +66,15 @@ pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// What is wrong.
 pub(crate) const WRONG: Style = AnsiColor::Red.on_default().bold();
 
+/// Adds text in a style, where there are styles.
+pub(crate) fn paint(line: &mut String, text: &str, style: Style, look: &Look) {
+    if look.colour && !style.is_plain() && !text.is_empty() {
+        line.push_str(&format!("{style}{text}{style:#}"));
+    } else {
+        line.push_str(text);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

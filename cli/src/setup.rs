@@ -3,6 +3,7 @@
 //! Each engine's part looks at the files there are and says what they shall be: a [`Plan`]. It is shown as a
 //! diff and then carried out, or not. A plan that changes nothing is how a second run ends.
 
+mod change;
 mod containerd;
 mod crio;
 mod diff;
@@ -20,7 +21,7 @@ use clap::{Args, ValueEnum};
 use fgpu_spec::Error;
 
 use crate::output::Output;
-use file::Change;
+use change::Change;
 pub(crate) use file::System;
 
 /// What `fgpu setup` is told.

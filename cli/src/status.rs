@@ -72,7 +72,7 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
                     }
                 }
                 let gone = gone.contains(&nonce);
-                Held { names: catalogue.of(&lease), used, mark: marks.remove(&nonce), gone, lease }
+                Row { names: catalogue.of(&lease), used, mark: marks.remove(&nonce), gone, lease }
             };
             store.leases()?.into_iter().map(held).collect()
         }
@@ -93,7 +93,7 @@ fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Opti
 
 /// A lease with what is known of its container besides.
 #[derive(Debug)]
-struct Held {
+struct Row {
     lease: Lease,
     names: fgpu_allocator::names::Names,
     used: Option<Used>,
@@ -194,7 +194,7 @@ struct ShareStatus {
 }
 
 impl Status {
-    fn of(inventory: Option<&Inventory>, reserve: u64, held: &[Held], now: u64) -> Self {
+    fn of(inventory: Option<&Inventory>, reserve: u64, held: &[Row], now: u64) -> Self {
         let gpus = inventory.map(|inventory| inventory.gpus.as_slice()).unwrap_or_default();
         let leases: Vec<_> = held.iter().map(|held| LeaseStatus::of(held, gpus, now)).collect();
         let holders = || leases.iter().filter(|lease| !lease.gone);
@@ -257,8 +257,8 @@ fn known_sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 }
 
 impl LeaseStatus {
-    fn of(held: &Held, gpus: &[Gpu], now: u64) -> Self {
-        let Held { lease, names, used, mark, gone } = held;
+    fn of(held: &Row, gpus: &[Gpu], now: u64) -> Self {
+        let Row { lease, names, used, mark, gone } = held;
         // Launches are counted only where they are limited.
         let timed = used.as_ref().filter(|_| lease.grant.compute != Compute::Off);
         let share = |(number, share): (usize, &fgpu_spec::GrantedGpu)| ShareStatus {

@@ -4,7 +4,7 @@ use anstyle::Style;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::bar::Bar;
-use crate::screen::{HEAD, Look};
+use crate::screen::{HEAD, Look, paint};
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -98,15 +98,6 @@ impl Cell {
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
         Self::Text(text.into(), Style::new())
-    }
-}
-
-/// Adds text in a style, where there are styles.
-pub(crate) fn paint(line: &mut String, text: &str, style: Style, look: &Look) {
-    if look.colour && !style.is_plain() && !text.is_empty() {
-        line.push_str(&format!("{style}{text}{style:#}"));
-    } else {
-        line.push_str(text);
     }
 }
 

@@ -115,7 +115,7 @@ fn round(
 ) -> Result<Round, String> {
     let used = || used().map_err(|error| format!("no memory size: {error}"));
     let before = used()?;
-    let held = Held::start(holder, uuid)?;
+    let held = ContextHolder::start(holder, uuid)?;
     let with = used()?;
     let listed = device.running_compute_processes();
     let draws = device.running_graphics_processes_count();
@@ -133,9 +133,9 @@ fn round(
 }
 
 /// A process that holds a context.
-struct Held(Child);
+struct ContextHolder(Child);
 
-impl Held {
+impl ContextHolder {
     /// Starts it and waits for its context.
     fn start(mut command: Command, uuid: &str) -> Result<Self, String> {
         // Nothing of our environment may change what a context takes; the MPS server's contexts are others.
@@ -176,7 +176,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ContextHolder {
     fn drop(&mut self) {
         // One that hangs in the driver cannot be killed; it is not waited for.
         if matches!(self.0.try_wait(), Ok(None)) && self.0.kill().is_ok() {

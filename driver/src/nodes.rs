@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Code, Error, Gpu, Majors, Node};
+use fgpu_spec::{Code, DeviceNode, Error, Gpu, Majors};
 
 use crate::capabilities::{CapNode, Capability};
 use crate::procfs::CharacterDevices;
@@ -32,7 +32,7 @@ const UVM_TOOLS_MINOR: u32 = 1;
 /// # Errors
 /// `driver-error` if a node is missing, is no character device, or has another number than the driver has
 /// now: a node left over from another boot could lead to another device.
-pub fn nodes(root: &Path, gpus: &[&Gpu], slices: &[Capability]) -> Result<Vec<Node>, Error> {
+pub fn nodes(root: &Path, gpus: &[&Gpu], slices: &[Capability]) -> Result<Vec<DeviceNode>, Error> {
     let look = Look { dev: device_folder(root), devices: CharacterDevices::read(root) };
 
     let mut nodes = vec![look.required("nvidiactl", GPU_DRIVER, CONTROL_MINOR)?];
@@ -69,7 +69,7 @@ struct Look {
 }
 
 impl Look {
-    fn required(&self, name: &str, driver: &[&str], minor: u32) -> Result<Node, Error> {
+    fn required(&self, name: &str, driver: &[&str], minor: u32) -> Result<DeviceNode, Error> {
         self.optional(name, driver, minor)?.ok_or_else(|| {
             Error::new(
                 Code::DriverError,
@@ -84,7 +84,7 @@ impl Look {
 
     /// The node of a capability. Nothing but a program that uses NVML as root makes it on the host, and a
     /// container's runtime makes its own: it need not be there.
-    fn capability(&self, node: CapNode) -> Result<Node, Error> {
+    fn capability(&self, node: CapNode) -> Result<DeviceNode, Error> {
         let name = format!("nvidia-caps/nvidia-cap{}", node.minor);
         if let Some(node) = self.optional(&name, CAPS_DRIVER, node.minor)? {
             return Ok(node);
@@ -98,10 +98,10 @@ impl Look {
         })?;
         let path = format!("/dev/{name}");
         let host = PathBuf::from(&path);
-        Ok(Node { path, host, major, minor: node.minor, mode: node.mode, uid: 0, gid: 0 })
+        Ok(DeviceNode { path, host, major, minor: node.minor, mode: node.mode, uid: 0, gid: 0 })
     }
 
-    fn optional(&self, name: &str, driver: &[&str], minor: u32) -> Result<Option<Node>, Error> {
+    fn optional(&self, name: &str, driver: &[&str], minor: u32) -> Result<Option<DeviceNode>, Error> {
         let path = self.dev.join(name);
         let found = match fs::symlink_metadata(&path) {
             Ok(found) => found,
@@ -124,7 +124,7 @@ impl Look {
                 known[0]
             )));
         }
-        Ok(Some(Node {
+        Ok(Some(DeviceNode {
             path: format!("/dev/{name}"),
             host: path,
             major,
@@ -199,8 +199,8 @@ mod tests {
         }
         make(&root, "nvidia0", 195, 0);
         make(&root, "nvidia3", 195, 3);
-        let hosts = |nodes: &[Node]| nodes.iter().map(|node| node.host.clone()).collect::<Vec<_>>();
-        let names = |nodes: Vec<Node>| nodes.into_iter().map(|node| node.path).collect::<Vec<_>>();
+        let hosts = |nodes: &[DeviceNode]| nodes.iter().map(|node| node.host.clone()).collect::<Vec<_>>();
+        let names = |nodes: Vec<DeviceNode>| nodes.into_iter().map(|node| node.path).collect::<Vec<_>>();
         let (first, third) = (gpu(0), gpu(3));
         let found = nodes(root.path(), &[&third, &first], &[]).unwrap();
         assert_eq!(

@@ -8,8 +8,6 @@ use fgpu_allocator::Rules;
 use fgpu_spec::{Code, Compute, Defaults, Error, Policy, Seen, Vocabulary};
 use serde::Deserialize;
 
-use crate::diagnostics::LogLevel;
-
 /// Where the configuration is read from. There is no environment variable for it: a front end runs with the
 /// environment of somebody else's container engine.
 pub const PATH: &str = "/etc/fgpu/config.toml";
@@ -30,6 +28,19 @@ pub enum Foreign {
     Avoid,
     /// It is granted nevertheless.
     Ignore,
+}
+
+/// `log-level` of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Nothing. To set tracing up takes 0.2 ms of a process.
+    #[default]
+    Off,
+    /// What became of each share.
+    Info,
+    /// Each step, and how long it took.
+    Debug,
 }
 
 /// The node's configuration with its defaults filled in.

@@ -12,7 +12,7 @@
 //! then still forbids a device is changed; what allows it already is left alone. Only reading and writing is
 //! allowed, not making nodes (`m`), and only in cgroups that are the container's own.
 
-use fgpu_spec::{Code, Error, Node};
+use fgpu_spec::{Code, DeviceNode, Error};
 
 mod bpf;
 mod cgroup;
@@ -24,7 +24,7 @@ mod systemd;
 mod v1;
 mod v2;
 
-use cgroup::{Cgroup, Place};
+use cgroup::{Cgroup, ProcessCgroups};
 use systemd::Systemd;
 
 pub use narrow::narrow;
@@ -48,7 +48,7 @@ pub struct Opened {
 /// # Errors
 /// [`Code::Internal`]: a cgroup that the container shares with others forbids a device, or what limits the
 /// container cannot be read or changed. What had been changed is undone.
-pub fn open(pid: i32, nodes: &[Node]) -> Result<Opened, Error> {
+pub fn open(pid: i32, nodes: &[DeviceNode]) -> Result<Opened, Error> {
     let mut opened = Opened::default();
     match opened.extend(pid, nodes) {
         Ok(()) => Ok(opened),
@@ -62,11 +62,11 @@ pub fn open(pid: i32, nodes: &[Node]) -> Result<Opened, Error> {
 }
 
 impl Opened {
-    fn extend(&mut self, pid: i32, nodes: &[Node]) -> Result<(), Error> {
+    fn extend(&mut self, pid: i32, nodes: &[DeviceNode]) -> Result<(), Error> {
         if nodes.is_empty() {
             return Ok(());
         }
-        let place = Place::of(pid)?;
+        let place = ProcessCgroups::of(pid)?;
         let mut pins = Vec::new();
         if let Some((unit, path)) = place.scope() {
             let unit = Systemd::of_the_node().allow(&unit, &path, nodes)?;
@@ -101,7 +101,7 @@ impl Opened {
 }
 
 /// What is to be said when a cgroup forbids a device and is not ours to change.
-fn shared_forbids(cgroup: &Cgroup, node: &Node) -> Error {
+fn shared_forbids(cgroup: &Cgroup, node: &DeviceNode) -> Error {
     let (path, device) = (cgroup.path().display(), &node.path);
     let (major, minor) = (node.major, node.minor);
     let message = format!(

@@ -18,7 +18,6 @@ use std::os::unix::net::UnixDatagram;
 use std::time::SystemTime;
 
 use fgpu_spec::Error;
-use serde::Deserialize;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -26,21 +25,8 @@ use tracing_subscriber::fmt::format::{FmtSpan, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::config::Config;
+use crate::config::{Config, LogLevel};
 use crate::events::{JOURNAL, journal};
-
-/// `log-level` of the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogLevel {
-    /// Nothing. To set tracing up takes 0.2 ms of a process.
-    #[default]
-    Off,
-    /// What became of each share.
-    Info,
-    /// Each step, and how long it took.
-    Debug,
-}
 
 impl From<LogLevel> for LevelFilter {
     fn from(level: LogLevel) -> Self {

@@ -21,11 +21,8 @@ use fgpu_spec::Error;
 use crate::config::Config;
 use file::Log;
 pub use read::Lines;
-pub use record::Kind;
 use record::Record;
-
-/// The version of the records' format.
-pub const SCHEMA: u32 = 1;
+pub use record::{Kind, SCHEMA};
 
 /// The current file in `log-dir`; older ones are `events.jsonl.1` (the latest) to `events.jsonl.3`.
 pub const FILE: &str = file::NAME;

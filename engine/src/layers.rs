@@ -252,13 +252,13 @@ enum End {
     Folder(Folders),
     Link,
     /// A regular file.
-    File(Place),
+    File(FoundFile),
     /// A FIFO, a device, a socket: nothing that is opened.
     Other,
 }
 
 /// A file, by the folder that it is in.
-struct Place {
+struct FoundFile {
     folders: Folders,
     /// Which of them.
     layer: usize,
@@ -304,7 +304,7 @@ fn look(budget: &Budget, layers: &Folders, name: &str) -> Option<End> {
             // A whiteout is a character device 0:0 (overlayfs.rst).
             SFlag::S_IFCHR if stat.st_rdev == 0 => End::Missing,
             SFlag::S_IFREG => {
-                End::File(Place { folders: Rc::clone(layers), layer: number, name: name.to_owned() })
+                End::File(FoundFile { folders: Rc::clone(layers), layer: number, name: name.to_owned() })
             }
             _ => End::Other,
         });

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fgpu_driver::Capability;
 use fgpu_spec::{
-    Code, DriverFile, Error, FileKind, Grant, GrantedGpu, Hook, Inventory, Mount, Node, Plan, Tier,
+    Code, DeviceNode, DriverFile, Error, FileKind, Grant, GrantedGpu, Hook, Inventory, Mount, Plan, Tier,
 };
 use fgpu_wire::{FOLDER_PATH, LEDGER_PATH, TURNS_PATH};
 use rustix::fs::{StatVfsMountFlags, statvfs};
@@ -97,7 +97,7 @@ pub(crate) fn plan(
 ///
 /// # Errors
 /// A node is not there, or is another device's.
-pub(crate) fn nodes(config: &Config, inventory: &Inventory, grant: &Grant) -> Result<Vec<Node>, Error> {
+pub(crate) fn nodes(config: &Config, inventory: &Inventory, grant: &Grant) -> Result<Vec<DeviceNode>, Error> {
     let known = |granted: &GrantedGpu| inventory.gpus.iter().find(|gpu| gpu.uuid == granted.uuid);
     let mut gpus: Vec<_> = grant.gpus.iter().filter_map(known).collect();
     // Several slices may be of one GPU.

@@ -7,7 +7,7 @@ use fgpu_allocator::{Claim, Lease, Process, Rules, Store, Ticket, Turn, look_aga
 use fgpu_spec::{Code, Error, Inventory, Request, Tier};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::held::Held;
+use crate::signals::HeldSignals;
 use crate::watch::Watch;
 
 /// What is asked for, and what decides it.
@@ -71,7 +71,7 @@ pub(crate) fn until_room<Guard>(
 /// Sleeps until the ticket is woken, one of `watch` is gone or `longest` is over. An ending signal gives the
 /// place back before it ends us.
 fn sleep(store: &Store, ticket: &mut Ticket, longest: Duration, watch: &Watch) -> Result<(), Error> {
-    let held = Held::new()?;
+    let held = HeldSignals::new()?;
     let Some(place) = ticket.fd() else { return Ok(()) };
     let mut fds = vec![PollFd::new(place, PollFlags::POLLIN), PollFd::new(held.as_fd(), PollFlags::POLLIN)];
     fds.extend(watch.fds());

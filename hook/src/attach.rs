@@ -18,7 +18,7 @@ use crate::resolve::{self, Creations, Root, denied, refusal};
 use crate::source::Source;
 use crate::target::Target;
 use crate::ungranted::Device;
-use fgpu_engine::held::Held;
+use fgpu_engine::signals::HeldSignals;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -100,7 +100,7 @@ impl Attached {
         target: &mut Target,
         sources: Vec<Source>,
         ungranted: &[Device],
-        held: &Held,
+        held: &HeldSignals,
     ) -> Result<Self, Error> {
         let ways = Ways::open()?;
         let own = File::open("/proc/self/mountinfo")
@@ -134,7 +134,7 @@ impl Attached {
         target: &mut Target,
         own: &Mounts,
         sources: Vec<Source>,
-        held: &Held,
+        held: &HeldSignals,
     ) -> Result<(), Error> {
         for source in sources {
             held.check()?;

@@ -40,9 +40,9 @@ use fgpu_allocator::{Claim, Process, Store};
 use fgpu_engine::config::Config;
 use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_engine::grant::Image;
-use fgpu_engine::held::Held;
 use fgpu_engine::layers::Layers;
 use fgpu_engine::prepare::{Delivery, Share, prepare};
+use fgpu_engine::signals::HeldSignals;
 use fgpu_engine::watch::{Patience, Watch};
 use fgpu_engine::{bundle, cgroup_of, devices};
 use fgpu_spec::{Document, Error};
@@ -110,7 +110,7 @@ struct Live<'a> {
 }
 
 impl Delivery for Live<'_> {
-    type Guard = Held;
+    type Guard = HeldSignals;
 
     fn patience(&mut self, store: &Store) -> Result<Option<Patience>, Error> {
         let rootfs = self.rootfs.as_deref().ok_or_else(|| bundle::no_root(&self.claim.bundle))?;
@@ -125,11 +125,16 @@ impl Delivery for Live<'_> {
         Ok(Some(Patience { longest: self.deadline.left(WORK), watch }))
     }
 
-    fn guard(&self) -> Result<Held, Error> {
-        Held::new()
+    fn guard(&self) -> Result<HeldSignals, Error> {
+        HeldSignals::new()
     }
 
-    fn deliver(&mut self, share: &Share<'_>, document: &mut Document, held: &Held) -> Result<(), Error> {
+    fn deliver(
+        &mut self,
+        share: &Share<'_>,
+        document: &mut Document,
+        held: &HeldSignals,
+    ) -> Result<(), Error> {
         match &mut self.target {
             Some(target) => inject(share, target, document, held),
             None => Ok(()),
@@ -138,7 +143,12 @@ impl Delivery for Live<'_> {
 }
 
 /// Brings what was granted into the container.
-fn inject(share: &Share<'_>, target: &mut Target, document: &Document, held: &Held) -> Result<(), Error> {
+fn inject(
+    share: &Share<'_>,
+    target: &mut Target,
+    document: &Document,
+    held: &HeldSignals,
+) -> Result<(), Error> {
     let layers = Layers::of_descriptor(&target.root);
     let plan = share.plan(&Image::of(document, layers.as_ref()))?;
     held.check()?;

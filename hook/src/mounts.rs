@@ -76,7 +76,7 @@ fn parse(text: &str) -> Vec<Entry> {
 
 /// Where an open file is: which mount, and whether it is that mount's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FileLocation {
     pub(crate) mount: u64,
     pub(crate) is_mount_root: bool,
     pub(crate) file: FileId,
@@ -95,13 +95,13 @@ pub(crate) struct FileId {
 ///
 /// # Errors
 /// The kernel does not tell.
-pub(crate) fn place(fd: impl AsFd) -> std::io::Result<Place> {
+pub(crate) fn place(fd: impl AsFd) -> std::io::Result<FileLocation> {
     let flags = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
     let stat = statx(fd, c"", AtFlags::EMPTY_PATH, flags)?;
     if !StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID) {
         return Err(std::io::Error::other("statx(2) tells no mount id; fgpu-hook needs Linux 5.12"));
     }
-    Ok(Place {
+    Ok(FileLocation {
         mount: stat.stx_mnt_id,
         is_mount_root: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         file: FileId { file_system: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino },

@@ -22,8 +22,8 @@ use fgpu_engine::config::Config;
 use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_engine::edit::Edit;
 use fgpu_engine::grant::asks;
-use fgpu_engine::held::Held;
 use fgpu_engine::prepare::prepare;
+use fgpu_engine::signals::HeldSignals;
 use fgpu_engine::watch::{Patience, Watch};
 use fgpu_spec::{Code, Document, Error};
 use serde::Deserialize;
@@ -72,7 +72,7 @@ pub(crate) fn precreate(input: impl Read, mut output: impl Write, timeout: Durat
         rootfs: &[],
         poststop: true,
         patience: Some(Patience { longest: deadline.left(WORK), watch }),
-        guard: Held::new,
+        guard: HeldSignals::new,
         write: &mut answer,
     };
     match prepare(config, &claim, &mut document, &mut edit)? {

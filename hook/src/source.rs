@@ -6,11 +6,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Code, Error, Mount, Node, Plan};
+use fgpu_spec::{Code, DeviceNode, Error, Mount, Plan};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use crate::mounts::{Place, place};
+use crate::mounts::{FileLocation, place};
 use crate::resolve::Placeholder;
 use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 
@@ -25,7 +25,7 @@ pub(crate) struct Source {
     /// The mount.
     pub(crate) mount: OwnedFd,
     /// Its root.
-    pub(crate) place: Place,
+    pub(crate) place: FileLocation,
     /// Whether it lies over a file of procfs. Such a destination is not made, and without it there is nothing
     /// to do.
     pub(crate) on_proc: bool,
@@ -67,7 +67,7 @@ impl Source {
     }
 
     /// A device node of the plan's: the host's node, if it still is the device that the plan looked up.
-    fn of_node(node: &Node) -> Result<Self, Error> {
+    fn of_node(node: &DeviceNode) -> Result<Self, Error> {
         let source = Self::open(&node.host, &node.path, NOSUID | NOEXEC, OFlags::NOFOLLOW)?;
         let kind = FileType::from_raw_mode(source.place.mode);
         if kind != FileType::CharacterDevice || source.place.device != (node.major, node.minor) {
@@ -93,7 +93,7 @@ impl Source {
 
     /// Whether it may be mounted over a file like this: one of its own kind, or an empty stand-in for it. A
     /// link has been followed by now, so what is there may be anything.
-    pub(crate) fn fits(&self, there: &Place) -> bool {
+    pub(crate) fn fits(&self, there: &FileLocation) -> bool {
         match (self.kind(), FileType::from_raw_mode(there.mode)) {
             (FileType::Directory, FileType::Directory) => true,
             (FileType::Directory, _) => false,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fgpu_engine::held::ENDING;
+use fgpu_engine::signals::ENDING;
 use fgpu_spec::{Code, Error};
 use nix::sys::signal::{SigSet, Signal};
 
@@ -17,7 +17,7 @@ pub(crate) struct Deadline(Instant);
 
 impl Deadline {
     /// Ends the process `after` that time with `words` and `status`, unless signals are
-    /// [held](fgpu_engine::held::Held).
+    /// [held](fgpu_engine::signals::HeldSignals).
     ///
     /// # Errors
     /// The kernel does not let us.

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::mounts::{Mounts, Place, place};
+use crate::mounts::{FileLocation, Mounts, place};
 use crate::resolve;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -121,7 +121,7 @@ impl Subject<'_> {
         Ok(root)
     }
 
-    fn look(&self, fd: impl AsFd) -> Result<Place, Error> {
+    fn look(&self, fd: impl AsFd) -> Result<FileLocation, Error> {
         place(fd).map_err(|error| self.failed("look at", &error))
     }
 

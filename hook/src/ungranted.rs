@@ -106,7 +106,7 @@ mod tests {
             {"path":"/dev/nvidia5","type":"c","major":240,"minor":5},
             {"path":"/dev/pipe","type":"p"},
             {"path":"/dev/null","type":"c","major":1,"minor":3}]}}"#;
-        let node = |path: &str, minor| fgpu_spec::Node {
+        let node = |path: &str, minor| fgpu_spec::DeviceNode {
             path: path.into(),
             host: path.into(),
             major: 195,

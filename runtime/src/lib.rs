@@ -24,7 +24,8 @@ use std::path::PathBuf;
 use fgpu_allocator::{Key, Process};
 use fgpu_engine::child::{self, Bond, Ended};
 use fgpu_engine::config::Config;
-use fgpu_engine::diagnostics::{self, LogLevel};
+use fgpu_engine::config::LogLevel;
+use fgpu_engine::diagnostics;
 use fgpu_engine::runtime::command_line::{CommandLine, Verb};
 use fgpu_engine::runtime::{Environment, Log, Runtime, bundle};
 use fgpu_engine::{

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use containerd_shim_protos::bootstrap_api::BootstrapResult;
-use containerd_shim_protos::protobuf::Message;
+use containerd_shim::protos::bootstrap_api::BootstrapResult;
+use containerd_shim::protos::protobuf::Message;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 

@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::time::SystemTime;
 
 use anyhow::Context;
-use containerd_shim_protos::api::DeleteResponse;
-use containerd_shim_protos::protobuf::{Message, MessageField};
+use containerd_shim::protos::api::DeleteResponse;
+use containerd_shim::protos::protobuf::{Message, MessageField};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 

@@ -1,8 +1,8 @@
 //! ttrpc's framing: a 10-byte header (length, stream id: u32 big endian; type, flags: u8) and a body of
 //! `length` bytes (<https://github.com/containerd/ttrpc/blob/main/PROTOCOL.md>).
 
-use containerd_shim_protos::protobuf::{EnumOrUnknown, Message};
-use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_HEADER_LENGTH, MessageHeader, Response, Status};
+use containerd_shim::protos::protobuf::{EnumOrUnknown, Message};
+use containerd_shim::protos::ttrpc::proto::{Code, MESSAGE_HEADER_LENGTH, MessageHeader, Response, Status};
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = MESSAGE_HEADER_LENGTH;

@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io::Write;
 
 use anyhow::Context;
-use containerd_shim_protos::api::CreateTaskRequest;
-use containerd_shim_protos::protobuf::Message;
+use containerd_shim::protos::api::CreateTaskRequest;
+use containerd_shim::protos::protobuf::Message;
 use fgpu_allocator::Process;
 use fgpu_engine::config::Config;
 use fgpu_engine::diagnostics::{self, Format, Sink};

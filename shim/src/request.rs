@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use containerd_shim_protos::api::{
+use containerd_shim::protos::api::{
     CreateTaskRequest, CreateTaskResponse, DeleteRequest, StartRequest, StartResponse, UpdateTaskRequest,
 };
-use containerd_shim_protos::protobuf::Message;
-use containerd_shim_protos::ttrpc::proto::{Code, Request, Response};
+use containerd_shim::protos::protobuf::Message;
+use containerd_shim::protos::ttrpc::proto::{Code, Request, Response};
 
 /// The Task service in the versions that containerd 1.6 to 2.x speak. Their messages are the same on the wire
 /// in every field that is read here.

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use containerd_shim_protos::api::{ConnectRequest, ConnectResponse, ShutdownRequest};
-use containerd_shim_protos::protobuf::Message;
-use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_LENGTH_MAX, MessageHeader, Request, Response};
+use containerd_shim::protos::api::{ConnectRequest, ConnectResponse, ShutdownRequest};
+use containerd_shim::protos::protobuf::Message;
+use containerd_shim::protos::ttrpc::proto::{Code, MESSAGE_LENGTH_MAX, MessageHeader, Request, Response};
 
 use crate::frame::{HEADER, frame};
 use crate::request::SERVICES;

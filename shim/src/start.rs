@@ -1,14 +1,15 @@
 //! containerd's `start`: the stock shim is started, a relay is put in front of it, and containerd is told the
 //! relay's address.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
+use containerd_shim::util::write_address;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::answer::{Answer, address_of};
@@ -91,17 +92,8 @@ fn spawn(
 /// Puts our address into the file `address`, if the stock shim wrote one (containerd 1.x): that is where
 /// containerd 1.x looks for the shim after a restart of its own.
 fn rewrite_address_file(socket: &Path) -> anyhow::Result<()> {
-    let file = Path::new("address");
-    if !file.try_exists().context("cannot look for the file address")? {
+    if !Path::new("address").try_exists().context("cannot look for the file address")? {
         return Ok(());
     }
-    let temporary = PathBuf::from(".fgpu-address");
-    let written = std::fs::write(&temporary, address_of(socket)?)
-        .and_then(|()| match std::fs::metadata(file) {
-            Ok(old) => std::fs::set_permissions(&temporary, old.permissions()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        })
-        .and_then(|()| std::fs::rename(&temporary, file));
-    written.context("cannot rewrite the file address in the bundle")
+    write_address(&address_of(socket)?).context("cannot rewrite the file address in the bundle")
 }

@@ -3,33 +3,24 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{ForkResult, Pid};
+use rustix::process;
 
-/// A descriptor that becomes readable when the process ends, pidfd_open(2).
+/// A descriptor that becomes readable when the process ends, pidfd_open(2), which nix does not have.
 pub(crate) fn pidfd_open(pid: i32) -> Result<OwnedFd> {
-    // SAFETY: the call takes two integers and touches no memory.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    let pid = (pid > 0).then_some(pid).and_then(process::Pid::from_raw).ok_or(ErrorKind::InvalidInput)?;
+    Ok(process::pidfd_open(pid, process::PidfdFlags::empty())?)
 }
 
 /// Sends SIGKILL to the process behind a pidfd, whatever became of its number.
 pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>) -> Result<()> {
-    let none = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: a null siginfo is what the call takes for "as kill(2) would send it"; no other memory is
-    // passed.
-    let result =
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
-    if result < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+    Ok(process::pidfd_send_signal(pidfd, process::Signal::KILL)?)
 }
 
 /// Takes over a descriptor whose number stands on our command line.

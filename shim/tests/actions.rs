@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use containerd_shim_protos::api::ConnectResponse;
-use containerd_shim_protos::protobuf::Message;
-use containerd_shim_protos::ttrpc::proto::{Code, MessageHeader, Request, Response, Status};
+use containerd_shim::protos::api::ConnectResponse;
+use containerd_shim::protos::protobuf::Message;
+use containerd_shim::protos::ttrpc::proto::{Code, MessageHeader, Request, Response, Status};
 
 const SCRIPT: &str = r#"#!/bin/sh
 for action; do :; done

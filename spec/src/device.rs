@@ -15,13 +15,31 @@
 //! ignore it.
 
 use std::fmt;
-
-use crate::plan::Node;
+use std::path::PathBuf;
 
 /// NVIDIA's registered character major.
 const REGISTERED: u32 = 195;
 const LAST_GPU: u32 = 253;
 const OTHERS: [u32; 2] = [254, 255];
+
+/// A device node to create and to allow in the device cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceNode {
+    /// Absolute path in the container.
+    pub path: String,
+    /// Where the host has it: below `/dev`, or below the `/dev` of a driver root.
+    pub host: PathBuf,
+    /// Major number, stat'ed live on the host.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner on the host.
+    pub uid: u32,
+    /// Group on the host.
+    pub gid: u32,
+}
 
 /// The majors of the driver's character devices on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,7 +168,7 @@ impl DeviceRule {
     ///
     /// Making a node stays allowed where the rule is for every major: a node alone opens nothing, and engines
     /// allow it by default.
-    pub fn narrowed(&self, majors: &Majors, granted: &[Node]) -> Option<Vec<Self>> {
+    pub fn narrowed(&self, majors: &Majors, granted: &[DeviceNode]) -> Option<Vec<Self>> {
         let fits = |pattern: Option<u32>, number: u32| pattern.is_none_or(|pattern| pattern == number);
         let gpu = majors.gpus.iter().any(|major| fits(self.major, *major))
             && self.minor.is_none_or(|minor| minor <= LAST_GPU);
@@ -221,8 +239,8 @@ mod tests {
         }
     }
 
-    fn node(major: u32, minor: u32) -> Node {
-        Node { path: "/dev/x".into(), host: "/dev/x".into(), major, minor, mode: 0o666, uid: 0, gid: 0 }
+    fn node(major: u32, minor: u32) -> DeviceNode {
+        DeviceNode { path: "/dev/x".into(), host: "/dev/x".into(), major, minor, mode: 0o666, uid: 0, gid: 0 }
     }
 
     fn narrowed(text: &str) -> Option<Vec<String>> {

@@ -23,13 +23,15 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::json::{Branch, Node, Object, items};
-use crate::{Code, Error, GRANT_ANNOTATION, Nonce, Plan, escape_for_display};
+use crate::json::{Branch, Node, Object};
+use crate::{Error, GRANT_ANNOTATION, Nonce, Plan};
 
 mod devices;
 mod edit;
+mod entry;
 mod foreign;
 
+use entry::unreadable;
 pub use foreign::{ForeignDriver, is_driver_file};
 
 /// What is taken apart; all else stays text.
@@ -190,26 +192,6 @@ fn read<T: for<'de> Deserialize<'de>>(node: Option<&Node>, name: &str) -> Result
     node.map(|node| serde_json::from_str(&node.json()))
         .transpose()
         .map_err(|source| unreadable(name, &source))
-}
-
-/// The entries of a list that may be absent.
-fn entries<'a, T: Deserialize<'a>>(node: Option<&'a Node>, name: &str) -> Result<Vec<(&'a str, T)>, Error> {
-    match node {
-        Some(Node::Raw(text)) => items(text).map_err(|source| unreadable(name, &source)),
-        _ => Ok(Vec::new()),
-    }
-}
-
-/// The parser's message may quote a value: it is printed like anything else that a stranger wrote.
-fn unreadable(what: &str, source: &serde_json::Error) -> Error {
-    Error::new(
-        Code::Internal,
-        format!(
-            "config.json cannot be read, {what} is not as the OCI runtime specification has it: {}; the \
-             container engine wrote it",
-            escape_for_display(&source.to_string())
-        ),
-    )
 }
 
 #[cfg(test)]

@@ -17,14 +17,14 @@ mod request;
 mod show;
 mod topology;
 
-pub use device::{Access, DeviceKind, DeviceRule, Majors, is_granted_only_path};
+pub use device::{Access, DeviceKind, DeviceNode, DeviceRule, Majors, is_granted_only_path};
 pub use document::{Document, ForeignDriver, is_driver_file};
 pub use error::{Cause, Code, Error, UnknownCode, chain};
 pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};
 pub use health::{Health, Outsider, Seen};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
 pub use mig::{MigInstance, MigPlacement, MigProfile, MigSlice, MigStage};
-pub use plan::{Hook, Mount, Node, Plan};
+pub use plan::{Hook, Mount, Plan};
 pub use request::{
     ALIAS_MARKS, Defaults, Filter, Isolation, KeyReference, MemoryAsk, Policy, Request, Vocabulary,
     annotations_from_env, container_name, is_sandbox, key_reference, opts_out, parse_memory, parse_wait,

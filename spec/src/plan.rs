@@ -4,26 +4,7 @@ use std::path::PathBuf;
 
 pub use oci_spec::runtime::Hook;
 
-use crate::Majors;
-
-/// A device node to create and to allow in the device cgroup.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
-    /// Absolute path in the container.
-    pub path: String,
-    /// Where the host has it: below `/dev`, or below the `/dev` of a driver root.
-    pub host: PathBuf,
-    /// Major number, stat'ed live on the host.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-    /// Permission bits.
-    pub mode: u32,
-    /// Owner on the host.
-    pub uid: u32,
-    /// Group on the host.
-    pub gid: u32,
-}
+use crate::{DeviceNode, Majors};
 
 /// A bind mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +30,7 @@ pub struct Plan {
     /// Annotations to set, for example `fgpu/grant`.
     pub annotations: Vec<(String, String)>,
     /// Device nodes to create and allow.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<DeviceNode>,
     /// The majors by which other GPUs' nodes are known.
     pub majors: Majors,
     /// Bind mounts, in order, after the container's own.

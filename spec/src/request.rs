@@ -43,6 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::Compute;
 
 mod alias;
+mod asked;
 mod key;
 mod number;
 mod pod;

@@ -3,7 +3,7 @@
 use fgpu_spec::MigPlacement;
 use memchr::{memchr2, memmem};
 
-use super::{DIGITS, Damage, NONCE, SEAL, WAITER};
+use super::format::{DIGITS, Damage, NONCE, SEAL, WAITER};
 use crate::{Key, Process};
 
 /// The head of a line: what every reserve needs to know of every lease. Strings are as they stand in the

@@ -7,7 +7,7 @@ use fgpu_spec::{Inventory, Nonce, Tier};
 use super::Waiting;
 use super::gate::{Candidate, Part, shares};
 use super::line::{Gate, Queue, Scene};
-use super::ticket::{self, Place, Ticket};
+use super::ticket::{self, Ticket, WakePipe};
 use crate::capacity::{self, Held, Sums, worth};
 use crate::decision::{Decision, Placement};
 use crate::file::Lock;
@@ -116,7 +116,7 @@ impl WaitQueue<'_> {
         claim: &Claim,
         ticket: &mut Ticket,
     ) -> Result<(), Error> {
-        let place = Place::make(&self.store.files.queue, new_nonce()?)?;
+        let place = WakePipe::make(&self.store.files.queue, new_nonce()?)?;
         let waiter = Waiter {
             ticket: place.nonce,
             process: ticket.process,

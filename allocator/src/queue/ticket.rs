@@ -30,7 +30,7 @@ const CANCEL: u8 = b'x';
 pub struct Ticket {
     /// The waiter.
     pub(crate) process: Process,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<WakePipe>,
     /// Whether the last wait ended by a wake-up.
     pub(crate) woken: bool,
     /// Whether somebody has ended the wait.
@@ -39,13 +39,13 @@ pub struct Ticket {
 
 /// The pipe of one that waits.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct WakePipe {
     pub(crate) nonce: Nonce,
     fifo: OwnedFd,
     path: PathBuf,
 }
 
-impl Place {
+impl WakePipe {
     /// Makes the pipe. To be called with the lock held.
     pub(crate) fn make(folder: &Path, nonce: Nonce) -> Result<Self, Error> {
         match rustix::fs::mkdir(folder, Mode::RWXU) {

@@ -4,7 +4,7 @@ use fgpu_engine::config::PATH;
 use fgpu_spec::{Error, escape_for_display};
 
 use super::node::Node;
-use super::versions::Version;
+use super::versions::{FIRST_WITH_ANNOTATIONS, Version, has_old_docker};
 use super::{Diagnosis, running};
 use crate::setup::{Name, is_done};
 
@@ -58,8 +58,6 @@ const ENGINES: [Engine; 4] = [
     },
 ];
 
-/// The first Docker that knows `runtimeType` in daemon.json, and `--annotation`.
-const FIRST_WITH_ANNOTATIONS: Version = Version(24, 0, 0);
 /// The first Podman that gives a container none of its image's annotations (Podman 4.6.0, release notes).
 const FIRST_WITHOUT_IMAGES: Version = Version(4, 6, 0);
 
@@ -137,12 +135,6 @@ fn programs(node: &Node, diagnosis: &mut Diagnosis) {
             diagnosis.warn("runtime-program-missing", what, &[&mend]);
         }
     }
-}
-
-/// Whether Docker is older than its `--annotation`.
-pub(super) fn has_old_docker(node: &Node) -> bool {
-    let version = node.version_line("dockerd").as_deref().and_then(Version::find);
-    version.is_some_and(|version| version < FIRST_WITH_ANNOTATIONS)
 }
 
 fn package(program: &str) -> &str {

@@ -9,8 +9,8 @@ use fgpu_spec::Inventory;
 use fgpu_wire::Seal;
 
 use super::Diagnosis;
-use super::engines::has_old_docker;
 use super::node::Node;
+use super::versions::has_old_docker;
 
 /// Programs of ours that others call.
 const PROGRAMS: [&str; 3] = ["fgpu-runtime", "fgpu-hook", "containerd-shim-fgpu-v2"];

@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use super::node::Node;
+
+/// The first Docker that knows `runtimeType` in daemon.json, and `--annotation`.
+pub(super) const FIRST_WITH_ANNOTATIONS: Version = Version(24, 0, 0);
+
 /// Up to three numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(pub(super) u32, pub(super) u32, pub(super) u32);
@@ -24,6 +29,12 @@ impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.0, self.1, self.2)
     }
+}
+
+/// Whether Docker is older than its `--annotation`.
+pub(super) fn has_old_docker(node: &Node) -> bool {
+    let version = node.version_line("dockerd").as_deref().and_then(Version::find);
+    version.is_some_and(|version| version < FIRST_WITH_ANNOTATIONS)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fgpu_allocator::proc::cgroups;
 use fgpu_spec::Nonce;
+use libcgroups::common::get_all_pids;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -93,19 +94,18 @@ impl Drop for Cgroup {
     }
 }
 
-/// Sends SIGKILL to all processes of a cgroup and of those below it. Returns whether there were any.
+/// Sends SIGKILL to all processes of a cgroup and of those below it. Returns whether there may be any.
 fn kill_all(directory: &Path) -> bool {
-    let text = std::fs::read_to_string(directory.join(MEMBERS)).unwrap_or_default();
+    // It fails where a cgroup was removed meanwhile.
+    let Ok(members) = get_all_pids(directory) else { return directory.exists() };
     // A process of another PID namespace is shown as 0, which kill(2) takes for our own group.
-    let members = text.lines().filter_map(|line| line.parse().ok()).filter(|&pid: &i32| pid > 0);
-    let mut any = false;
+    let mut members = members.into_iter().map(|pid| pid.as_raw()).filter(|pid| *pid > 0).peekable();
+    let any = members.peek().is_some();
     for pid in members {
         // It may have ended since.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        any = true;
     }
-    // `fold`, not `any`: all of them.
-    children(directory).iter().fold(any, |any, child| kill_all(child) || any)
+    any
 }
 
 /// Removes an empty cgroup and those below it. Fails for a moment after its last process was seen.

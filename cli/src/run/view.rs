@@ -9,7 +9,7 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Code, Error, Mount, Node, Plan};
+use fgpu_spec::{Code, DeviceNode, Error, Mount, Plan};
 use fgpu_wire::{FOLDER_PATH, LIMITS_PATH, TURNS_PATH};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -37,7 +37,7 @@ pub(super) fn enter(config: &Config, plan: &Plan, stage: &Path) -> Result<(), Er
     let mounts: Vec<Mount> = plan.mounts.iter().map(without_folder).collect();
     for mount in &mounts {
         let Some(place) = place(mount, lend)? else { continue };
-        if let Place::Lent(parent, name) = &place {
+        if let Target::Lent(parent, name) = &place {
             lent.entry(parent.clone()).or_default().push(name.clone());
         }
         let target = place.path();
@@ -69,14 +69,14 @@ fn without_folder(mount: &Mount) -> Mount {
 }
 
 /// Where a mount goes.
-enum Place {
+enum Target {
     /// Over this file.
     Found(PathBuf),
     /// Over a name that this directory lacks.
     Lent(PathBuf, String),
 }
 
-impl Place {
+impl Target {
     fn path(&self) -> PathBuf {
         match self {
             Self::Found(path) => path.clone(),
@@ -87,18 +87,18 @@ impl Place {
 
 /// Finds the place of a mount. `None` if there is nothing to do: the file is there already, or the host does
 /// without that name of its own driver's file.
-fn place(mount: &Mount, lend: bool) -> Result<Option<Place>, Error> {
+fn place(mount: &Mount, lend: bool) -> Result<Option<Target>, Error> {
     let path = Path::new(&mount.destination);
     if path.parent() == Some(Path::new(TURNS_PATH)) {
         // In the folder that is mounted there by then.
-        return Ok(Some(Place::Found(path.into())));
+        return Ok(Some(Target::Found(path.into())));
     }
     if mount.destination.starts_with(OURS) {
-        return make(path, mount.source.is_dir()).map(|()| Some(Place::Found(path.into())));
+        return make(path, mount.source.is_dir()).map(|()| Some(Target::Found(path.into())));
     }
     let source = fs::canonicalize(&mount.source).map_err(|error| Error::io("find", &mount.source, &error))?;
     if let Ok(found) = fs::canonicalize(path) {
-        return Ok((found != source).then_some(Place::Found(found)));
+        return Ok((found != source).then_some(Target::Found(found)));
     }
     if !lend {
         return Ok(None);
@@ -109,7 +109,7 @@ fn place(mount: &Mount, lend: bool) -> Result<Option<Place>, Error> {
     if source.is_dir() {
         return Err(lacking());
     }
-    Ok(Some(Place::Lent(parent, name.into())))
+    Ok(Some(Target::Lent(parent, name.into())))
 }
 
 /// Makes an empty file or folder below [`OURS`], which stays for the next run. It is made with the leftovers'
@@ -178,7 +178,7 @@ fn bind(source: &Path, target: &Path, read_only: MsFlags) -> Result<(), Error> {
 }
 
 /// Makes sure that the host has a node that was granted: a run sees the host's own.
-fn is_there(node: &Node) -> Result<(), Error> {
+fn is_there(node: &DeviceNode) -> Result<(), Error> {
     let found = fs::metadata(&node.path).map_err(|error| {
         Error::new(Code::NoGpu, format!("{} is not in this host's /dev ({error})", node.path))
     })?;
@@ -191,7 +191,7 @@ fn is_there(node: &Node) -> Result<(), Error> {
 }
 
 /// The nodes of GPUs (`nvidia<minor>`) and of MIG capabilities that were not granted.
-fn other_nodes(devices: &Path, granted: &[Node]) -> Result<Vec<PathBuf>, Error> {
+fn other_nodes(devices: &Path, granted: &[DeviceNode]) -> Result<Vec<PathBuf>, Error> {
     let entries = fs::read_dir(devices).map_err(|error| Error::io("list", devices, &error))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let is_gpu = |name: &String| {
@@ -213,8 +213,8 @@ fn failed(doing: &str, path: impl AsRef<Path>, errno: nix::errno::Errno) -> Erro
 mod tests {
     use super::*;
 
-    fn node(path: &str) -> Node {
-        Node { path: path.into(), host: path.into(), major: 195, minor: 0, mode: 0o666, uid: 0, gid: 0 }
+    fn node(path: &str) -> DeviceNode {
+        DeviceNode { path: path.into(), host: path.into(), major: 195, minor: 0, mode: 0o666, uid: 0, gid: 0 }
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
     fn a_node_that_is_another_device_is_refused() {
         assert_eq!(is_there(&node("/dev/null")).unwrap_err().code, Code::DriverError);
         assert_eq!(is_there(&node("/dev/no-such-node")).unwrap_err().code, Code::NoGpu);
-        assert_eq!(is_there(&Node { major: 1, minor: 3, ..node("/dev/null") }), Ok(()));
+        assert_eq!(is_there(&DeviceNode { major: 1, minor: 3, ..node("/dev/null") }), Ok(()));
     }
 
     #[test]

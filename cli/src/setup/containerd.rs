@@ -7,7 +7,8 @@
 use ::toml::{Table, Value};
 use fgpu_spec::Error;
 
-use super::file::{Change, System};
+use super::change::Change;
+use super::file::System;
 use super::toml::{File, Found, strings, tables, with_block, without_block};
 use super::{Plan, Wish};
 

@@ -16,11 +16,9 @@ use fgpu_engine::config::{self, Config};
 use fgpu_spec::Error;
 
 use super::file::System;
-use super::hooks::{DropIns, Engine};
+use super::hooks::{CRIO_DROP_IN, DropIns, Engine, PODMAN_DROP_IN};
 use super::toml::{File, tables};
 
-/// Our drop-in.
-pub(super) const OWN: &str = "/etc/crio/crio.conf.d/50-fgpu.conf";
 /// The table of handlers.
 const HANDLERS: [&str; 3] = ["crio", "runtime", "runtimes"];
 /// CRI-O's default handler since 1.31, and before.
@@ -41,10 +39,10 @@ pub(super) const ENGINE: Engine = Engine {
     name: "crio",
     files: &["/etc/crio/crio.conf"],
     drop_ins: DropIns::Below("/etc/crio/crio.conf.d"),
-    own: OWN,
+    own: CRIO_DROP_IN,
     table: &["crio", "runtime"],
     runtime,
-    other: super::podman::OWN,
+    other: PODMAN_DROP_IN,
     next: &[
         "systemctl restart crio         # containers go on running",
         "then a pod with the annotation `fgpu/fraction: \"0.25\"`",

@@ -1,60 +1,12 @@
 //! A change of a file, as `diff -u` shows it.
 
-/// Unchanged lines that are shown before and after the change.
-const CONTEXT: usize = 3;
+use similar::TextDiff;
 
-/// The unified diff of a file at `path`, which patch(1) reads. `None` is a file that is not there. Everything
-/// between the first and the last line that differ is one hunk: `fgpu setup` changes one place of a file.
+/// The unified diff of a file at `path`, which patch(1) reads. `None` is a file that is not there.
 pub(super) fn unified(path: &str, before: Option<&str>, after: Option<&str>) -> String {
-    let (old, new) = (lines(before), lines(after));
-    let start = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-    let room = old.len().min(new.len()) - start;
-    let end = old.iter().rev().zip(new.iter().rev()).take(room).take_while(|(a, b)| a == b).count();
-    if start == old.len() && start == new.len() {
-        return String::new();
-    }
-    let (first, last) = (start.saturating_sub(CONTEXT), end.saturating_sub(CONTEXT));
-    let (old_shown, new_shown) = (old.len() - last - first, new.len() - last - first);
-
-    let name = |side: Option<&str>| if side.is_some() { path.to_owned() } else { "/dev/null".to_owned() };
-    let mut text = format!("--- {}\n+++ {}\n", name(before), name(after));
-    text += &format!("@@ -{} +{} @@\n", range(first, old_shown), range(first, new_shown));
-    for line in &old[first..start] {
-        push(&mut text, ' ', line);
-    }
-    for line in &old[start..old.len() - end] {
-        push(&mut text, '-', line);
-    }
-    for line in &new[start..new.len() - end] {
-        push(&mut text, '+', line);
-    }
-    for line in &old[old.len() - end..old.len() - last] {
-        push(&mut text, ' ', line);
-    }
-    text
-}
-
-/// The lines, each with its end.
-fn lines(text: Option<&str>) -> Vec<&str> {
-    text.unwrap_or_default().split_inclusive('\n').collect()
-}
-
-/// `count` lines after the first `before` ones: lines are counted from 1, and an empty range names the line
-/// before it.
-fn range(before: usize, count: usize) -> String {
-    match count {
-        0 => format!("{before},0"),
-        1 => format!("{}", before + 1),
-        _ => format!("{},{count}", before + 1),
-    }
-}
-
-fn push(text: &mut String, sign: char, line: &str) {
-    text.push(sign);
-    text.push_str(line);
-    if !line.ends_with('\n') {
-        text.push_str("\n\\ No newline at end of file\n");
-    }
+    let name = |side: Option<&str>| if side.is_some() { path } else { "/dev/null" };
+    let diff = TextDiff::from_lines(before.unwrap_or_default(), after.unwrap_or_default());
+    diff.unified_diff().header(name(before), name(after)).to_string()
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use fgpu_spec::{Code, Error};
 use serde_json::Value;
 
-use super::file::{Change, System};
+use super::change::Change;
+use super::file::System;
 use super::json::{Object, Wrong, line};
 use super::{Plan, Wish, made};
 

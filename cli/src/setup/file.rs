@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error};
 
-use super::{diff, made};
-
 /// The node that is set up: this one, or an image of one below a directory.
 pub(crate) struct System {
     root: PathBuf,
@@ -157,62 +155,6 @@ impl System {
     }
 }
 
-/// A file as it is, and as it shall be. `None` is a file that is not there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// As the node sees it.
-    pub(super) path: String,
-    pub(super) before: Option<String>,
-    pub(super) after: Option<String>,
-}
-
-impl Change {
-    /// Whether the file stays as it is.
-    pub(super) fn is_empty(&self) -> bool {
-        self.before == self.after
-    }
-
-    /// As `diff -u` shows it.
-    pub(super) fn diff(&self, system: &System) -> String {
-        diff::unified(&system.shown(&self.path), self.before.as_deref(), self.after.as_deref())
-    }
-
-    /// Makes the change, all or nothing. Mode and owner stay, a link stays a link, new files are 0644.
-    ///
-    /// There is no copy of the file before: the diff was printed, and `--undo` takes out what was put in. A
-    /// copy would also be read, by CRI-O for one, which takes every file of its directory whatever its name.
-    ///
-    /// # Errors
-    /// `internal` if the file was changed since it was read, leads out of the root, or cannot be written.
-    pub(super) fn apply(&self, system: &System) -> Result<(), Error> {
-        let place = system.place(&self.path);
-        if system.read(&self.path)? != self.before {
-            return Err(Error::new(
-                Code::Internal,
-                format!("{} was changed meanwhile; run the command again", place.display()),
-            ));
-        }
-        match &self.after {
-            Some(text) => {
-                let new = made::missing(system, &self.path);
-                write(system, &self.path, text)?;
-                made::add(system, new)
-            }
-            None => {
-                remove(&place)?;
-                made::sweep(system)
-            }
-        }
-    }
-}
-
-fn remove(place: &Path) -> Result<(), Error> {
-    match fs::remove_file(place) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", place, &error)),
-        _ => Ok(()),
-    }
-}
-
 /// Writes a file of the node, all or nothing.
 pub(super) fn write(system: &System, path: &str, text: &str) -> Result<(), Error> {
     let (root, place) = (system.root.as_path(), system.place(path));
@@ -254,28 +196,4 @@ fn replace(temporary: &Path, target: &Path, text: &str) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()?;
     fs::rename(temporary, target)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_that_was_changed_meanwhile_is_not_overwritten() {
-        let root = tempfile::tempdir().unwrap();
-        let system = System::new(Some(root.path())).unwrap();
-        let change = Change { path: "/f".into(), before: Some("old".into()), after: Some("ours".into()) };
-        for now in [Some("theirs"), None] {
-            let place = system.place("/f");
-            match now {
-                Some(text) => fs::write(&place, text).unwrap(),
-                None => fs::remove_file(&place).unwrap(),
-            }
-            assert!(change.apply(&system).unwrap_err().message.contains("was changed meanwhile"));
-            assert_eq!(fs::read_to_string(&place).ok().as_deref(), now);
-        }
-        fs::write(system.place("/f"), "old").unwrap();
-        change.apply(&system).unwrap();
-        assert_eq!(system.read("/f").unwrap().as_deref(), Some("ours"));
-    }
 }

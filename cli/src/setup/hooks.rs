@@ -14,10 +14,15 @@ use ::toml::de::DeValue;
 use fgpu_engine::config::{self, Config};
 use fgpu_spec::{Error, Vocabulary};
 
-use super::file::{Change, System};
+use super::change::Change;
+use super::file::System;
 use super::toml::File;
 use super::{Plan, Wish};
 
+/// Our drop-in for CRI-O.
+pub(super) const CRIO_DROP_IN: &str = "/etc/crio/crio.conf.d/50-fgpu.conf";
+/// Our drop-in for Podman.
+pub(super) const PODMAN_DROP_IN: &str = "/etc/containers/containers.conf.d/50-fgpu.conf";
 /// Where both engines look by default, and where a package puts its files.
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
 /// Where an administrator puts files. Neither engine reads it unless told (Podman 5.4 and 5.8, CRI-O 1.37).

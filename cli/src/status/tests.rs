@@ -78,8 +78,8 @@ pub(crate) fn lease(id: &str, gpus: &[u32], exclusive: bool) -> Lease {
     }
 }
 
-fn held(lease: Lease) -> Held {
-    Held { lease, names: Names::default(), used: None, mark: None, gone: false }
+fn held(lease: Lease) -> Row {
+    Row { lease, names: Names::default(), used: None, mark: None, gone: false }
 }
 
 /// A node of a hundred containers or none: each has a hundredth of its GPU, names are long and short.
@@ -101,7 +101,7 @@ fn crowd(gpus: u32, containers: u64) -> Status {
         };
         let image =
             ["nginx:1.27", "nvcr.io/nvidia/pytorch:24.10-py3", "quay.io/jupyter/base-notebook:latest"];
-        Held {
+        Row {
             lease,
             names: Names { name, image: Some(image[number as usize % 3].into()) },
             used: Some(Used::for_test([(number * 7 * MIB, (number % 11 * 1000) as u32)])),
@@ -131,7 +131,7 @@ fn tenants() -> Status {
             let used = shares.iter().map(|share| (share.3 * GIB / 10, share.4 * 10_000));
             let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
             let names = Names { name: some(name), image: some(image) };
-            Held { lease, names, used: Some(Used::for_test(used)), mark: None, gone: false }
+            Row { lease, names, used: Some(Used::for_test(used)), mark: None, gone: false }
         };
     let mut held = vec![
         container("3f1c0a9b2d11", "chat", "vllm/vllm-openai:v0.6", "assistants", &[(0, 40, 50, 371, 47)]),

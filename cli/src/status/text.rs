@@ -8,8 +8,8 @@ use crate::bar::{self, Bar};
 use crate::output::word;
 use crate::quantity::{about, bytes, cores, duration, percent};
 use crate::queue;
-use crate::screen::{FAINT, Look, STRONG, WARNING, WRONG};
-use crate::table::{Cell, Column, Table, paint, plain};
+use crate::screen::{FAINT, Look, STRONG, WARNING, WRONG, paint};
+use crate::table::{Cell, Column, Table, plain};
 
 use super::{GpuStatus, LeaseStatus, Order, ShareStatus, Status};
 

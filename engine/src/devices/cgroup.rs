@@ -46,14 +46,14 @@ pub(super) struct Branch {
 
 /// Where a process is.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ProcessCgroups {
     /// In the v1 hierarchy of the devices controller.
     pub(super) v1: Option<Branch>,
     /// In the v2 hierarchy; on a machine with both, device programs count there as well.
     pub(super) v2: Option<Branch>,
 }
 
-impl Place {
+impl ProcessCgroups {
     /// The cgroups of a process.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 use fgpu_spec::{Access, Code, DeviceKind, DeviceRule, Error, Plan};
 
 use super::bpf;
-use super::cgroup::{Branch, Cgroup, Place};
+use super::cgroup::{Branch, Cgroup, ProcessCgroups};
 use super::program::forbidding;
 
 /// Forbids the cgroup of a process the GPUs and capabilities that are not in the plan. `rule` is the one that
@@ -26,7 +26,7 @@ pub fn narrow(pid: i32, plan: &Plan, rule: &str) -> Result<(), Error> {
         );
         Error::new(Code::Conflict, message)
     };
-    let place = Place::of(pid)?;
+    let place = ProcessCgroups::of(pid)?;
     let in_scope = place.scope().is_some();
     if let Some(branch) = &place.v1 {
         if in_scope {

@@ -13,7 +13,7 @@
 //! which call nothing and use no map, that is what they wrote, less what can never be reached. Numbers: RFC
 //! 9669.
 
-use fgpu_spec::{Majors, Node};
+use fgpu_spec::{DeviceNode, Majors};
 
 mod interpret;
 
@@ -115,7 +115,7 @@ pub(super) enum Unfit {
 ///
 /// # Errors
 /// The old program, as the kernel shows it, cannot be loaded again.
-pub(super) fn allowing(program: &[Instruction], nodes: &[Node]) -> Result<Vec<Instruction>, Unfit> {
+pub(super) fn allowing(program: &[Instruction], nodes: &[DeviceNode]) -> Result<Vec<Instruction>, Unfit> {
     let mut all = prelude(nodes)?;
     all.extend(reloadable(program)?);
     Ok(all)
@@ -126,7 +126,7 @@ pub(super) fn allowing(program: &[Instruction], nodes: &[Node]) -> Result<Vec<In
 ///
 /// # Errors
 /// There are too many nodes.
-pub(super) fn forbidding(majors: &Majors, nodes: &[Node]) -> Result<Vec<Instruction>, Unfit> {
+pub(super) fn forbidding(majors: &Majors, nodes: &[DeviceNode]) -> Result<Vec<Instruction>, Unfit> {
     let mut all = prelude(nodes)?;
     // Whoever comes here opens a character device that is none of the nodes, or makes one: r2 = access, r3 =
     // major, r4 = minor.
@@ -169,7 +169,7 @@ pub(super) fn forbidding(majors: &Majors, nodes: &[Node]) -> Result<Vec<Instruct
 
 /// What goes before the old program. It keeps register 1, which the old program reads, and sets others, which
 /// a program cannot read before it has set them itself.
-fn prelude(nodes: &[Node]) -> Result<Vec<Instruction>, Unfit> {
+fn prelude(nodes: &[DeviceNode]) -> Result<Vec<Instruction>, Unfit> {
     const PER_NODE: usize = 4;
     let over = |more: usize| i16::try_from(nodes.len() * PER_NODE + more).map_err(|_| Unfit::TooLong);
     let mut all = vec![

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use fgpu_spec::{Code, Error, Node};
+use fgpu_spec::{Code, DeviceNode, Error};
 
 use super::dbus::{Body, Connection, Contents, Method, Reply};
 use super::pin::Pin;
@@ -63,7 +63,7 @@ impl Systemd<'_> {
     ///
     /// # Errors
     /// systemd does not answer in time, or refuses.
-    pub(super) fn allow(self, unit: &str, cgroup: &str, nodes: &[Node]) -> Result<Unit, Error> {
+    pub(super) fn allow(self, unit: &str, cgroup: &str, nodes: &[DeviceNode]) -> Result<Unit, Error> {
         again_if_lost(|| self.try_allow(unit, cgroup, nodes)).map_err(|error| {
             let message = format!(
                 "cannot add the devices to the systemd unit {unit}, without which `systemctl daemon-reload` would \
@@ -74,7 +74,7 @@ impl Systemd<'_> {
         })
     }
 
-    fn try_allow(self, unit: &str, cgroup: &str, nodes: &[Node]) -> io::Result<Unit> {
+    fn try_allow(self, unit: &str, cgroup: &str, nodes: &[DeviceNode]) -> io::Result<Unit> {
         let Some(mut scope) = self.scope(unit)? else { return Ok(Unit::default()) };
         if scope.get("ControlGroup")?.property()? != cgroup {
             return Ok(Unit::default()); // a namesake
@@ -158,7 +158,7 @@ impl Scope {
         self.connection.call(method, body)
     }
 
-    fn add(&mut self, nodes: &[Node]) -> io::Result<Option<Added>> {
+    fn add(&mut self, nodes: &[DeviceNode]) -> io::Result<Option<Added>> {
         let before = self.rules()?;
         // With `auto` an empty list allows everything, and one with an entry allows no more than that.
         if before.is_empty() && self.get("DevicePolicy")?.property()? == "auto" {
@@ -235,26 +235,26 @@ fn told(error: &io::Error) -> String {
 /// Since version 240 systemd reads the numbers from `/dev/char/M:m` and needs no such file. Before, it looks
 /// the file up and leaves a rule out whose file is missing; then the node's own path helps, if the host has
 /// it there.
-fn rules(node: &Node) -> Rules {
+fn rules(node: &DeviceNode) -> Rules {
     let by_number = by_number(node);
     let named = !Path::new(&by_number).exists() && is(Path::new(&node.path), node);
     let paths = [Some(by_number), named.then(|| node.path.clone())];
     paths.into_iter().flatten().map(|path| (path, "rw".to_owned())).collect()
 }
 
-fn by_number(node: &Node) -> String {
+fn by_number(node: &DeviceNode) -> String {
     format!("/dev/char/{}:{}", node.major, node.minor)
 }
 
 /// Whether a file of the host is this device.
-fn is(path: &Path, node: &Node) -> bool {
+fn is(path: &Path, node: &DeviceNode) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let number = nix::sys::stat::makedev(node.major.into(), node.minor.into());
     std::fs::symlink_metadata(path)
         .is_ok_and(|file| file.file_type().is_char_device() && file.rdev() == number)
 }
 
-fn covered(rules: &Rules, node: &Node) -> bool {
+fn covered(rules: &Rules, node: &DeviceNode) -> bool {
     let path = by_number(node);
     rules.iter().any(|(rule, access)| *rule == path && access.contains('r') && access.contains('w'))
 }

@@ -2,7 +2,7 @@
 
 use fgpu_spec::{Code, Majors, Plan};
 
-use super::cgroup::Place;
+use super::cgroup::ProcessCgroups;
 use super::pin::Pin;
 use super::program::tests::{allow_all, calling, deny_all, recorded};
 use super::{bpf, narrow, open, v2};
@@ -165,7 +165,7 @@ fn a_file_that_holds_the_program_gets_the_new_one() {
         pin("x_scope_fgpu", &other);
         let allow = || {
             let mut done = Vec::new();
-            let branch = Place::of(pid).unwrap().v2.unwrap();
+            let branch = ProcessCgroups::of(pid).unwrap().v2.unwrap();
             v2::allow(branch, &[node(240, 7)], &pins, &mut done).unwrap();
             assert!(pins[0].holds(&other), "not this cgroup's program");
             assert!(!pins[1].holds(&old));

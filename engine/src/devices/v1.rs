@@ -4,7 +4,7 @@
 //! A cgroup's list is always a part of its parent's: what is allowed is allowed from the outermost own cgroup
 //! inwards, and what a shared parent does not allow cannot be had.
 
-use fgpu_spec::{Code, Error, Node};
+use fgpu_spec::{Code, DeviceNode, Error};
 use nix::errno::Errno;
 
 use super::cgroup::{Branch, Cgroup};
@@ -21,7 +21,7 @@ pub(super) struct Added {
 ///
 /// # Errors
 /// A cgroup that is not the container's own forbids a device, or a list cannot be read or changed.
-pub(super) fn allow(branch: Branch, nodes: &[Node], done: &mut Vec<Added>) -> Result<(), Error> {
+pub(super) fn allow(branch: Branch, nodes: &[DeviceNode], done: &mut Vec<Added>) -> Result<(), Error> {
     if branch.own.is_empty()
         && let Some(shared) = branch.shared.last()
     {
@@ -117,7 +117,7 @@ impl List {
     }
 
     /// Whether one rule alone allows reading and writing; the kernel does not add rules up.
-    fn covers(&self, node: &Node) -> bool {
+    fn covers(&self, node: &DeviceNode) -> bool {
         self.0.iter().any(|rule| {
             rule.major.is_none_or(|major| major == node.major)
                 && rule.minor.is_none_or(|minor| minor == node.minor)
@@ -127,7 +127,7 @@ impl List {
     }
 
     /// Whether a rule for just this device has the access: what is allowed besides is merged into it.
-    fn has(&self, node: &Node, access: char) -> bool {
+    fn has(&self, node: &DeviceNode, access: char) -> bool {
         self.0.iter().any(|rule| {
             rule.major == Some(node.major) && rule.minor == Some(node.minor) && rule.access.contains(access)
         })
@@ -138,8 +138,8 @@ impl List {
 mod tests {
     use super::*;
 
-    fn node(major: u32, minor: u32) -> Node {
-        Node { path: "/dev/x".into(), host: "/dev/x".into(), major, minor, mode: 0o666, uid: 0, gid: 0 }
+    fn node(major: u32, minor: u32) -> DeviceNode {
+        DeviceNode { path: "/dev/x".into(), host: "/dev/x".into(), major, minor, mode: 0o666, uid: 0, gid: 0 }
     }
 
     #[test]

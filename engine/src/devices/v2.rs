@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use fgpu_spec::{Code, Error, Node};
+use fgpu_spec::{Code, DeviceNode, Error};
 use nix::errno::Errno;
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
@@ -41,7 +41,7 @@ pub(super) struct Replaced {
 /// A cgroup that is not the container's own forbids a device, or a program cannot be read or replaced.
 pub(super) fn allow(
     branch: Branch,
-    nodes: &[Node],
+    nodes: &[DeviceNode],
     pins: &[Pin],
     done: &mut Vec<Replaced>,
 ) -> Result<(), Error> {
@@ -63,7 +63,7 @@ pub(super) fn allow(
 
 fn allow_in(
     cgroup: &Rc<Cgroup>,
-    nodes: &[Node],
+    nodes: &[DeviceNode],
     pins: &[Pin],
     done: &mut Vec<Replaced>,
 ) -> Result<(), Error> {
@@ -122,12 +122,12 @@ fn attached(cgroup: &Cgroup) -> Result<Attached, Error> {
 }
 
 /// [`allows`], asked of a program of the kernel's.
-fn allows_now(program: &OwnedFd, nodes: &[Node]) -> Result<Option<bool>, Errno> {
+fn allows_now(program: &OwnedFd, nodes: &[DeviceNode]) -> Result<Option<bool>, Errno> {
     Ok(bpf::instructions(program.as_fd())?.and_then(|code| allows(&code, nodes)))
 }
 
 /// Loads the program that allows the devices besides what the old one allows.
-fn widened(cgroup: &Cgroup, old: &OwnedFd, nodes: &[Node]) -> Result<OwnedFd, Error> {
+fn widened(cgroup: &Cgroup, old: &OwnedFd, nodes: &[DeviceNode]) -> Result<OwnedFd, Error> {
     let unfit = |reason: &str| {
         let message = format!(
             "cannot change the device program of the cgroup {}: {reason}; use --runtime=fgpu-runtime, which needs not \

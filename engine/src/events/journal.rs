@@ -9,8 +9,7 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-use super::SCHEMA;
-use super::record::{Kind, Record};
+use super::record::{Kind, Record, SCHEMA};
 
 /// Sends an entry.
 ///

@@ -9,7 +9,8 @@ use fgpu_spec::{Error, GrantedGpu, Nonce, Tier, escape_for_display};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use super::SCHEMA;
+/// The version of the records' format.
+pub const SCHEMA: u32 = 1;
 
 /// The most that is kept of a text that somebody else wrote, in bytes: a line must not grow with a request.
 const LONGEST: usize = 512;

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use containerd_shim_protos::ttrpc::proto::{Code, MESSAGE_LENGTH_MAX, MESSAGE_TYPE_RESPONSE};
+use containerd_shim::protos::ttrpc::proto::{Code, MESSAGE_LENGTH_MAX, MESSAGE_TYPE_RESPONSE};
 use fgpu_engine::mention::of_fgpu;
 use nix::poll::PollFlags;
 

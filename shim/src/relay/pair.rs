@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-use containerd_shim_protos::ttrpc::proto::{
+use containerd_shim::protos::ttrpc::proto::{
     MESSAGE_LENGTH_MAX, MESSAGE_TYPE_REQUEST, MESSAGE_TYPE_RESPONSE, MessageHeader,
 };
 use nix::poll::PollFlags;

@@ -10,11 +10,11 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use containerd_shim_protos::api::{
+use containerd_shim::protos::api::{
     CreateTaskRequest, CreateTaskResponse, DeleteRequest, StartRequest, StateRequest, UpdateTaskRequest,
 };
-use containerd_shim_protos::protobuf::Message;
-use containerd_shim_protos::ttrpc::proto::{Code, MessageHeader, Request, Response};
+use containerd_shim::protos::protobuf::Message;
+use containerd_shim::protos::ttrpc::proto::{Code, MessageHeader, Request, Response};
 
 use super::{Cgroups, Relay, Setup};
 use crate::address;

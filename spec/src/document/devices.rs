@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
 use serde::Deserialize;
 
-use super::edit::{json, part};
-use super::entries;
+use super::entry::{entries, json, part};
 use crate::device::{Access, DeviceKind, DeviceRule, Majors, is_granted_only_path};
 use crate::json::{Node, Object, list};
-use crate::{Error, Plan, plan};
+use crate::{DeviceNode, Error, Plan};
 
 /// The fields of a device entry that matter here.
 #[derive(Deserialize)]
@@ -68,7 +67,7 @@ impl Rule<'_> {
 
 /// Makes devices and rules what the plan says. `bound` are those of its nodes that come as mounts: they have
 /// a rule and no entry.
-pub(super) fn edit(tree: &mut Object, plan: &Plan, bound: &[&plan::Node]) -> Result<bool, Error> {
+pub(super) fn edit(tree: &mut Object, plan: &Plan, bound: &[&DeviceNode]) -> Result<bool, Error> {
     let nodes = &plan.nodes;
     let linux = tree.object("linux");
     let existing: Vec<(&str, Device<'_>)> =
@@ -188,11 +187,11 @@ fn is_privileged(rules: &[(&str, Rule<'_>)]) -> bool {
     rules.iter().find(|(_, rule)| everything(rule)).is_some_and(|(_, rule)| rule.allow)
 }
 
-fn is(node: &plan::Node, (major, minor): (i64, i64)) -> bool {
+fn is(node: &DeviceNode, (major, minor): (i64, i64)) -> bool {
     i64::from(node.major) == major && i64::from(node.minor) == minor
 }
 
-fn device_entry(node: &plan::Node) -> Result<String, Error> {
+fn device_entry(node: &DeviceNode) -> Result<String, Error> {
     let mut device = LinuxDevice::default();
     device.set_path(PathBuf::from(&node.path)).set_typ(LinuxDeviceType::C);
     device.set_major(node.major.into()).set_minor(node.minor.into());

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{devices, entries};
+use super::devices;
+use super::entry::{entries, json, part};
 use crate::device::is_granted_only_path;
 use crate::json::{Node, Object, list, quoted};
-use crate::{Code, Error, Hook, Mount, Plan, escape_for_display, plan};
+use crate::{Code, DeviceNode, Error, Hook, Mount, Plan, escape_for_display};
 
 /// Mount options of a driver file. Never `noexec`, because a library that cannot be mapped executable does
 /// not load. Neither `rbind` nor a propagation flag: nothing is mounted below a single file, and a flag is a
@@ -44,8 +45,8 @@ pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
     }
     // In a user namespace nobody makes device nodes: the runtime mounts the host's node of the same path
     // instead, whatever numbers the entry has. A node that the host has elsewhere is mounted from there.
-    let elsewhere = |node: &&plan::Node| node.host != Path::new(&node.path);
-    let mut bound: Vec<&plan::Node> = plan.nodes.iter().filter(elsewhere).collect();
+    let elsewhere = |node: &&DeviceNode| node.host != Path::new(&node.path);
+    let mut bound: Vec<&DeviceNode> = plan.nodes.iter().filter(elsewhere).collect();
     if !bound.is_empty() && !has_user_namespace(tree)? {
         bound.clear();
     }
@@ -78,7 +79,7 @@ struct Existing<'a> {
     options: Option<Vec<String>>,
 }
 
-fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&plan::Node]) -> Result<bool, Error> {
+fn mounts(tree: &mut Object, mounts: &[Mount], devices: &[&DeviceNode]) -> Result<bool, Error> {
     if mounts.is_empty() && devices.is_empty() {
         return Ok(false);
     }
@@ -234,16 +235,4 @@ fn check(plan: &Plan) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-pub(super) fn part<'a>(parent: &'a mut Object, key: &str) -> Result<&'a mut Object, Error> {
-    parent.object_mut(key).ok_or_else(|| {
-        Error::new(Code::Internal, format!("config.json cannot be edited: {key} is no object"))
-    })
-}
-
-/// A serialisation fails only for a path that is not UTF-8.
-pub(super) fn json<T: Serialize>(entry: &T) -> Result<String, Error> {
-    serde_json::to_string(entry)
-        .map_err(|source| Error::new(Code::Internal, format!("config.json cannot be edited: {source}")))
 }

@@ -10,7 +10,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Document, edit, entries};
+use super::entry::entries;
+use super::{Document, edit};
 use crate::{Code, Error, escape_for_display};
 
 /// What the spec brings, and what to do about it.

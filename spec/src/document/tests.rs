@@ -5,7 +5,7 @@ use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::plan::{Hook, Mount, Node};
+use crate::{Code, DeviceNode, Hook, Mount};
 
 mod mounts;
 
@@ -18,8 +18,8 @@ const ALL: [&str; 5] = [DOCKER, PRIVILEGED, CRI, PODMAN, RUNC];
 
 const NONCE: &str = "00112233445566778899aabbccddeeff";
 
-fn node(path: &str, major: u32, minor: u32) -> Node {
-    Node { path: path.to_owned(), host: path.into(), major, minor, mode: 0o20666, uid: 0, gid: 0 }
+fn node(path: &str, major: u32, minor: u32) -> DeviceNode {
+    DeviceNode { path: path.to_owned(), host: path.into(), major, minor, mode: 0o20666, uid: 0, gid: 0 }
 }
 
 fn mount(source: &str, destination: &str, writable: bool) -> Mount {

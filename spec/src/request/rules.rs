@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::key::{Asked, Key};
+use super::asked::Asked;
+use super::key::Key;
 use super::number::{self, WHOLE};
 use super::{Defaults, Filter, Isolation, MemoryAsk, Policy, Request, word};
 use crate::{Code, Compute, Error};

@@ -5,7 +5,7 @@
 //! is not the container's, whose program therefore must not be changed, can be named when it is the one that
 //! refuses.
 
-use fgpu_spec::Node;
+use fgpu_spec::DeviceNode;
 
 use super::{CHARACTER, Instruction, LOAD_CONSTANT, READ, WRITE, class};
 
@@ -22,7 +22,7 @@ enum Value {
 
 /// Whether the program lets all of these devices be opened for reading, writing and both. `None` when it does
 /// something that only the kernel could answer.
-pub(in super::super) fn allows(program: &[Instruction], nodes: &[Node]) -> Option<bool> {
+pub(in super::super) fn allows(program: &[Instruction], nodes: &[DeviceNode]) -> Option<bool> {
     let accesses = [READ, WRITE, READ | WRITE];
     let mut questions = nodes
         .iter()

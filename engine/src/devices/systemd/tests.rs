@@ -156,8 +156,8 @@ fn a_node_is_named_by_its_path_only_where_its_number_is_not_a_file() {
     let path = path.to_str().unwrap().to_owned();
     let by_number = "/dev/char/240:7".to_owned();
     assert!(!Path::new(&by_number).exists(), "240 is for local use");
-    let paths = |node: &Node| rules(node).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
-    assert_eq!(paths(&Node { path: path.clone(), ..node(240, 7) }), [by_number.clone(), path.clone()]);
-    assert_eq!(paths(&Node { path, ..node(240, 8) }), ["/dev/char/240:8"], "another device is there");
+    let paths = |node: &DeviceNode| rules(node).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    assert_eq!(paths(&DeviceNode { path: path.clone(), ..node(240, 7) }), [by_number.clone(), path.clone()]);
+    assert_eq!(paths(&DeviceNode { path, ..node(240, 8) }), ["/dev/char/240:8"], "another device is there");
     assert_eq!(paths(&node(240, 7)), [by_number], "no file is there");
 }

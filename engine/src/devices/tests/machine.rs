@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fgpu_spec::Node;
+use fgpu_spec::DeviceNode;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -47,9 +47,9 @@ pub(crate) const DEVICES: [(char, u32, u32); 10] = [
 /// Read, write, both, mknod.
 pub(crate) const ACCESSES: [&str; 4] = ["r", "w", "rw", "m"];
 
-pub(crate) fn node(major: u32, minor: u32) -> Node {
+pub(crate) fn node(major: u32, minor: u32) -> DeviceNode {
     let path = format!("/dev/x{minor}");
-    Node { host: path.clone().into(), path, major, minor, mode: 0o666, uid: 0, gid: 0 }
+    DeviceNode { host: path.clone().into(), path, major, minor, mode: 0o666, uid: 0, gid: 0 }
 }
 
 /// Runs a test on a machine with cgroups of this version.

@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
 
-use crate::{Document, Majors, Plan, plan::Node};
+use crate::{DeviceNode, Document, Majors, Plan};
 
-fn node(path: &str, major: u32, minor: u32) -> Node {
-    Node { path: path.into(), host: path.into(), major, minor, mode: 0o666, uid: 0, gid: 0 }
+fn node(path: &str, major: u32, minor: u32) -> DeviceNode {
+    DeviceNode { path: path.into(), host: path.into(), major, minor, mode: 0o666, uid: 0, gid: 0 }
 }
 
 fn plan() -> Plan {

@@ -82,7 +82,7 @@ fn what_lies_on_a_mount_with_the_flags_is_bound_and_nothing_else() {
 /// the path.
 #[test]
 fn in_a_user_namespace_nodes_come_from_where_the_host_has_them() {
-    let below = |mut node: Node| {
+    let below = |mut node: DeviceNode| {
         node.host = format!("/run/nvidia/driver{}", node.path).into();
         node
     };

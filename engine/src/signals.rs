@@ -12,12 +12,12 @@ pub const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP
 
 /// While it lives no ending signal is delivered. Dropped with one pending, the process ends.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldSignals {
     signals: SignalFd,
     before: SigSet,
 }
 
-impl Held {
+impl HeldSignals {
     /// Signals that would not end this process, because it was started with them ignored (nohup) or blocked,
     /// stay as they are.
     ///
@@ -50,14 +50,14 @@ impl Held {
     }
 }
 
-impl AsFd for Held {
+impl AsFd for HeldSignals {
     /// Becomes readable when a signal has come.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.signals.as_fd()
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldSignals {
     fn drop(&mut self) {
         // It cannot fail with a set of our own; were it to, the signals stay held and SIGKILL ends us.
         let _ = self.before.thread_set_mask();
