@@ -21,24 +21,29 @@ use crate::plan::{Files, How, Quota};
 use crate::sealed;
 use crate::wait::{self, Ask};
 use crate::watch::Patience;
-use crate::{board, container_files, give_back, plan, programs};
+use crate::{board, container_files, give_back, plan, podman, programs};
 
 /// What the container asks for, if anything. A pause container asks for nothing, whatever its pod asks for.
 ///
 /// # Errors
 /// The annotations are wrong, or the configuration forbids what they ask.
 pub fn request(config: &Config, document: &Document) -> Result<Option<Request>, Error> {
-    let annotations = document.annotations();
+    let mut annotations = document.annotations();
     if fgpu_spec::is_sandbox(&annotations) {
         return Ok(None);
     }
+    let devices = document.cdi_devices()?;
+    if !devices.is_empty() && podman::may_be_of_an_image(&annotations) {
+        tracing::warn!("annotations are not heard: this Podman takes an image's for the container's");
+        annotations.clear();
+    }
     let name = fgpu_spec::container_name(&annotations);
     let name = name.as_deref();
-    let asked = Request::parse(&annotations, name, &config.defaults())?;
+    let asked = Request::with_devices(&annotations, &devices, name, &config.defaults())?;
     if asked.is_some() || !config.accept_env || fgpu_spec::opts_out(&annotations, name) {
         return Ok(asked);
     }
-    // Only where no annotation decides: whoever starts the container outranks whoever made its image.
+    // Only where no annotation and no device decides: whoever starts the container outranks whoever made its image.
     Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())
 }
 

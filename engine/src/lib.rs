@@ -29,6 +29,7 @@ pub mod openat2;
 mod own;
 mod places;
 mod plan;
+mod podman;
 pub mod prepare;
 mod programs;
 mod reopen;

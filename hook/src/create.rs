@@ -45,7 +45,7 @@ use fgpu_engine::prepare::{Delivery, Share, prepare};
 use fgpu_engine::signals::HeldSignals;
 use fgpu_engine::watch::{Patience, Watch};
 use fgpu_engine::{bundle, cgroup_of, devices};
-use fgpu_spec::{Document, Error};
+use fgpu_spec::{CDI_KIND, Code, Document, Error, escape_for_display};
 
 use crate::attach::Attached;
 use crate::entry::{self, Stage};
@@ -58,9 +58,17 @@ use crate::{parameters, report, source, ungranted};
 /// little, and one that ends by itself says why.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// createRuntime and prestart: gives the container whose state is on `input` its share, within `timeout`. It
-/// must be shorter than the one in the hook's definition, after which the runtime kills the hook; `fgpu/wait`
-/// ends 5 s before it.
+/// Who has the hook run.
+pub(crate) enum Called<'a> {
+    /// A hook's file, for this long. It must be shorter than the limit in the hook's definition, after which the
+    /// runtime kills the hook; `fgpu/wait` ends 5 s before it.
+    Stage(Duration),
+    /// A CDI device of this name, for [`DEFAULT_TIMEOUT`] besides the longest wait of the node: its hooks have no
+    /// limit of their own.
+    Device(&'a str),
+}
+
+/// createRuntime and prestart: gives the container whose state is on `input` its share.
 ///
 /// A container without an `fgpu/` annotation, a sandbox, and one that has its share already are left alone.
 ///
@@ -69,18 +77,38 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// # Errors
 /// Every code of [`fgpu_spec::Code`]. What was done is undone. The error has been told already where engines
 /// look for it other than on standard error.
-pub(crate) fn create(input: impl Read, timeout: Duration) -> Result<(), Error> {
-    give(input, timeout).inspect_err(report::tell)
+pub(crate) fn create(input: impl Read, called: &Called<'_>) -> Result<(), Error> {
+    give(input, called).inspect_err(report::tell)
 }
 
-fn give(input: impl Read, timeout: Duration) -> Result<(), Error> {
+fn give(input: impl Read, called: &Called<'_>) -> Result<(), Error> {
+    const LAST_WORDS: &str = "fgpu: timed-out: the hook's own time limit passed; try again\n";
     entry::enter(Stage::Create)?;
-    let deadline =
-        Deadline::set(timeout, "fgpu: timed-out: the hook's own time limit passed; try again\n", 1)?;
+    let timeout = match called {
+        Called::Stage(timeout) => *timeout,
+        Called::Device(_) => DEFAULT_TIMEOUT,
+    };
+    let mut deadline = Deadline::set(timeout, LAST_WORDS, 1)?;
     let config = Config::load();
+    if let Called::Device(_) = called {
+        let wait = config.as_ref().map_or(Duration::ZERO, |config| config.wait_max);
+        deadline = Deadline::set(timeout + wait, LAST_WORDS, 1)?;
+    }
     diagnostics::start(diagnostics::level(&config), Format::Text, Sink::journal());
     let state = state::read(input)?;
     let mut document = Document::parse(&bundle::read(&state.bundle().join("config.json"))?)?;
+    // Every front end reads there which devices a container has.
+    if let Called::Device(name) = called
+        && !document.cdi_devices()?.iter().any(|device| device == name)
+    {
+        return Err(Error::new(
+            Code::Internal,
+            format!(
+                "--device {CDI_KIND}={}: the container's config.json does not have the hook of this device",
+                escape_for_display(name)
+            ),
+        ));
+    }
     let claim = Claim {
         key: state::key(&state)?,
         bundle: state.bundle().clone(),

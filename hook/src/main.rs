@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! fgpu-hook createRuntime|prestart [--timeout SECONDS]   state on stdin; gives the container its share
+//! fgpu-hook createRuntime --device NAME                  the same, as a CDI device has it
 //! fgpu-hook poststop [NONCE]                             state on stdin; gives it back
 //! fgpu-hook limit NONCE [--insist]                       state on stdin; the driver's part of a grant, at createRuntime
 //! fgpu-hook precreate [--timeout SECONDS]                spec on stdin, edited spec on stdout (Podman)
@@ -39,11 +40,12 @@ use std::time::Duration;
 use fgpu_engine::say;
 use fgpu_spec::Nonce;
 
-use crate::create::{DEFAULT_TIMEOUT, create};
+use crate::create::{Called, DEFAULT_TIMEOUT, create};
 use crate::limit::limit;
 use crate::precreate::precreate;
 
 const USAGE: &str = "usage: fgpu-hook createRuntime|prestart|precreate [--timeout SECONDS]\n       \
+                     fgpu-hook createRuntime --device NAME\n       \
                      fgpu-hook poststop [NONCE]\n       \
                      fgpu-hook limit NONCE [--insist]";
 
@@ -60,11 +62,12 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let input = std::io::stdin;
     let result = match words[..] {
+        ["createRuntime", "--device", name] => create(input().lock(), &Called::Device(name)),
         [stage @ ("createRuntime" | "prestart" | "precreate"), ref options @ ..] => match timeout(options) {
             Some(timeout) if stage == "precreate" => {
                 precreate(input().lock(), std::io::stdout().lock(), timeout)
             }
-            Some(timeout) => create(input().lock(), timeout),
+            Some(timeout) => create(input().lock(), &Called::Stage(timeout)),
             None => return usage(),
         },
         ["limit", nonce, ref options @ ..] if matches!(options, [] | ["--insist"]) => match nonce.parse() {

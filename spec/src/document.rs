@@ -26,6 +26,7 @@ use serde::Deserialize;
 use crate::json::{Branch, Node, Object};
 use crate::{Error, GRANT_ANNOTATION, Nonce, Plan};
 
+mod cdi;
 mod devices;
 mod edit;
 mod entry;
@@ -75,6 +76,15 @@ impl Document {
     /// `annotations`; empty when there are none.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         self.view.annotations.clone()
+    }
+
+    /// The names of the CDI devices of ours that the engine put into the spec, as they come: an engine may list
+    /// one several times.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when the hooks have another type than the OCI runtime specification gives them.
+    pub fn cdi_devices(&self) -> Result<Vec<String>, Error> {
+        cdi::devices(&self.tree)
     }
 
     /// `process.env`, each `NAME=VALUE`, in its order.

@@ -44,6 +44,7 @@ use crate::Compute;
 
 mod alias;
 mod asked;
+mod cdi;
 mod key;
 mod number;
 mod pod;
@@ -52,6 +53,7 @@ mod rules;
 mod word;
 
 pub use alias::{ALIAS_MARKS, Vocabulary};
+pub use cdi::{CDI_KIND, cdi_names};
 pub use key::{annotations_from_env, opts_out};
 pub use pod::{container_name, is_sandbox};
 pub use reference::{KeyReference, key_reference};

@@ -1,9 +1,10 @@
-//! Which annotation of a pod speaks for which key.
+//! Which annotation or device of a container speaks for which key.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::alias::{self, Translation, Vocabulary};
+use super::cdi;
 use super::key::{Key, OVERRIDE, PREFIX, unknown};
 use crate::{Code, Error, GRANT_ANNOTATION, escape_for_display};
 
@@ -23,6 +24,8 @@ enum Source<'a> {
     Container(&'a str),
     /// Another system's; as it was written.
     Alias(String),
+    /// The name of a CDI device.
+    Device(&'a str),
 }
 
 /// What is asked of one container.
@@ -36,13 +39,15 @@ pub(super) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// Collects the annotations that speak for `container`, those of other `vocabularies` among them.
+    /// Collects the annotations that speak for `container`, those of other `vocabularies` among them, and the
+    /// names of its CDI devices.
     ///
     /// # Errors
-    /// [`Code::InvalidRequest`] for an unknown key of the pod or of this container, and as
-    /// [`Translation::of`].
+    /// [`Code::InvalidRequest`] for an unknown key of the pod or of this container, [`Code::Conflict`] for two
+    /// devices or one that says the same as an annotation, and as [`Translation::of`].
     pub(super) fn of(
         annotations: &'a BTreeMap<String, String>,
+        devices: &'a [String],
         container: Option<&'a str>,
         vocabularies: &[Vocabulary],
     ) -> Result<Self, Error> {
@@ -85,7 +90,23 @@ impl<'a> Asked<'a> {
         };
         asked.values.retain(|key, given| !gives_way(*key, given));
         asked.values.extend(overrides);
+        asked.add(devices)?;
         Ok(asked)
+    }
+
+    /// Adds what the names of CDI devices say. An engine may list one name several times.
+    fn add(&mut self, devices: &'a [String]) -> Result<(), Error> {
+        let Some(device) = devices.first() else { return Ok(()) };
+        if let Some(other) = devices.iter().find(|other| *other != device) {
+            return Err(cdi::contradiction(device, other));
+        }
+        for (key, value) in cdi::keys(device) {
+            if self.has(key) {
+                return Err(alias::conflict(&cdi::written(device), &self.escape_for_display(key)));
+            }
+            self.values.insert(key, Given { value: value.into(), source: Source::Device(device) });
+        }
+        Ok(())
     }
 
     /// Adds what other systems' words say.
@@ -163,6 +184,7 @@ impl<'a> Asked<'a> {
                 format!("{PREFIX}{}={}", key.name(), escape_for_display(value))
             }
             Some(Given { source: Source::Alias(written), .. }) => written.clone(),
+            Some(Given { source: Source::Device(name), .. }) => cdi::written(name),
             None => format!("{PREFIX}{}", key.name()),
         }
     }

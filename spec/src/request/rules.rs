@@ -35,7 +35,21 @@ impl Request {
         container: Option<&str>,
         defaults: &Defaults,
     ) -> Result<Option<Self>, Error> {
-        let asked = Asked::of(annotations, container, &defaults.aliases)?;
+        Self::with_devices(annotations, &[], container, defaults)
+    }
+
+    /// As [`Request::parse`], for a container that has these CDI devices of ours, too, by their names
+    /// ([`CDI_KIND`](crate::CDI_KIND)). Annotations refine what a device asks for.
+    ///
+    /// # Errors
+    /// As [`Request::parse`].
+    pub fn with_devices(
+        annotations: &BTreeMap<String, String>,
+        devices: &[String],
+        container: Option<&str>,
+        defaults: &Defaults,
+    ) -> Result<Option<Self>, Error> {
+        let asked = Asked::of(annotations, devices, container, &defaults.aliases)?;
         if asked.is_empty() || asked.opts_out()? {
             return Ok(None);
         }

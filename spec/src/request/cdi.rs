@@ -1,0 +1,213 @@
+//! Names of CDI devices: `--device fgpu.dev/gpu=0.25` asks for what `fgpu/fraction=0.25` does.
+//!
+//! | name | asks for |
+//! |---|---|
+//! | `0.25`, `1` | `fraction` |
+//! | `1-3` | `fraction=1/3` |
+//! | `4Gi` | `memory` |
+//! | `units-2` | `units` |
+//! | `mig-auto`, `mig-1g.10gb`, `mig-1g.10gb.me` | `mig`; a profile's `+` is a `.` |
+//! | `2x0.5` | two GPUs, of each what is behind the `x` |
+//!
+//! A name has letters, digits, `_`, `-`, `.` and `:` (Container Device Interface, SPEC.md "CDI JSON Specification"), so
+//! there is no `/`, `+` or `%` in it. Docker splits at commas.
+
+use super::key::Key;
+use crate::{Code, Error, Inventory, escape_for_display};
+
+/// The kind of our devices.
+pub const CDI_KIND: &str = "fgpu.dev/gpu";
+
+/// Whole GPUs that one name asks for, and fractions of several.
+const SEVERAL: [&str; 4] = ["2x0.5", "2x1", "4x1", "8x1"];
+/// The most units that have names: `docker info` lists each name.
+const MOST_UNITS: u32 = 16;
+/// The largest memory that has a name where no GPU is known, in GiB.
+const MOST_GIB: u64 = 128;
+
+/// A device as a person asks for it.
+pub(super) fn written(name: &str) -> String {
+    format!("--device {CDI_KIND}={}", escape_for_display(name))
+}
+
+/// What a name asks for. The values are checked like those of annotations.
+pub(super) fn keys(name: &str) -> Vec<(Key, String)> {
+    let (count, amount) = match name.split_once('x') {
+        Some((count, amount)) if !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (Some((Key::Count, count.to_owned())), amount)
+        }
+        _ => (None, name),
+    };
+    let amount = if let Some(units) = amount.strip_prefix("units-") {
+        (Key::Units, units.to_owned())
+    } else if let Some(profile) = amount.strip_prefix("mig-") {
+        (Key::Mig, profile_of(profile))
+    } else if amount.ends_with(|last: char| last.is_ascii_alphabetic()) {
+        (Key::Memory, amount.to_owned())
+    } else {
+        (Key::Fraction, amount.replacen('-', "/", 1))
+    };
+    count.into_iter().chain([amount]).collect()
+}
+
+/// `1g.10gb.me.all` is the profile `1g.10gb+me.all`: behind the memory stands what the slice has besides.
+fn profile_of(name: &str) -> String {
+    match name.match_indices("gb.").next() {
+        Some((at, _)) => format!("{}+{}", &name[..at + 2], &name[at + 3..]),
+        None => name.to_owned(),
+    }
+}
+
+/// Two devices of ours, which are two requests.
+pub(super) fn contradiction(one: &str, other: &str) -> Error {
+    Error::new(
+        Code::Conflict,
+        format!(
+            "{} and {} contradict each other: a container has one request; ask for several GPUs with a name like \
+             {CDI_KIND}=2x0.5",
+            written(one),
+            written(other)
+        ),
+    )
+}
+
+/// The names that a node's CDI file has, each once. Without an inventory they are those that need none, so that
+/// a container is told that there is no GPU, and not that there is no device.
+pub fn cdi_names(inventory: Option<&Inventory>, units_per_gpu: Option<u32>) -> Vec<String> {
+    let twentieths = (1..=20).map(|twentieths: u32| {
+        let hundredths = twentieths * 5;
+        let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    });
+    let parts = [2, 3, 4, 8].map(|parts| format!("1-{parts}"));
+    let gpus = inventory.map(|inventory| &*inventory.gpus).unwrap_or_default();
+    let largest = gpus.iter().map(|gpu| gpu.total_memory >> 30).max().unwrap_or(MOST_GIB);
+    let sizes = (0..u64::BITS).map(|power| 1 << power).take_while(|gib| *gib <= largest);
+    let units = units_per_gpu.unwrap_or(0).min(MOST_UNITS);
+    let mut profiles: Vec<&str> =
+        gpus.iter().flat_map(|gpu| &gpu.mig_profiles).map(|profile| profile.name.as_str()).collect();
+    profiles.sort_unstable();
+    profiles.dedup();
+    twentieths
+        .chain(parts)
+        .chain(sizes.map(|gib: u64| format!("{gib}Gi")))
+        .chain((1..=units).map(|units| format!("units-{units}")))
+        .chain(SEVERAL.map(str::to_owned))
+        .chain(
+            std::iter::once("auto")
+                .chain(profiles)
+                .map(|profile| format!("mig-{}", profile.replace('+', "."))),
+        )
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::{Defaults, Request};
+
+    fn parse(annotations: &[(&str, &str)], devices: &[&str]) -> Result<Option<Request>, Error> {
+        let annotations: BTreeMap<String, String> =
+            annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let devices: Vec<String> = devices.iter().map(|name| (*name).to_owned()).collect();
+        let defaults = Defaults {
+            units_per_gpu: Some(8),
+            wait_max: std::time::Duration::from_secs(90),
+            ..Defaults::default()
+        };
+        Request::with_devices(&annotations, &devices, None, &defaults)
+    }
+
+    #[test]
+    fn a_name_asks_for_what_its_annotations_do() {
+        for (name, annotations) in [
+            ("0.25", &[("fgpu/fraction", "0.25")][..]),
+            ("1", &[("fgpu/fraction", "1")]),
+            ("1-3", &[("fgpu/fraction", "1/3")]),
+            ("4Gi", &[("fgpu/memory", "4Gi")]),
+            ("512Mi", &[("fgpu/memory", "512Mi")]),
+            ("units-2", &[("fgpu/units", "2")]),
+            ("mig-auto", &[("fgpu/mig", "auto")]),
+            ("mig-1g.10gb", &[("fgpu/mig", "1g.10gb")]),
+            ("mig-1g.10gb.me", &[("fgpu/mig", "1g.10gb+me")]),
+            ("mig-1g.12gb.me.all", &[("fgpu/mig", "1g.12gb+me.all")]),
+            ("2x0.5", &[("fgpu/count", "2"), ("fgpu/fraction", "0.5")]),
+            ("8x1", &[("fgpu/count", "8"), ("fgpu/fraction", "1")]),
+        ] {
+            let expected = parse(annotations, &[]);
+            match parse(&[], &[name]) {
+                Ok(Some(mut got)) => {
+                    assert_eq!(got.text, format!("--device fgpu.dev/gpu={name}"));
+                    let expected = expected.unwrap().unwrap();
+                    got.text.clone_from(&expected.text);
+                    assert_eq!(got.notes.len(), expected.notes.len(), "{name}");
+                    got.notes.clone_from(&expected.notes);
+                    assert_eq!(got, expected, "{name}");
+                }
+                Ok(None) => panic!("{name}"),
+                Err(error) => assert_eq!(error.code, expected.unwrap_err().code, "{name}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_of_the_file_is_a_request_and_a_name_of_cdi() {
+        let names = cdi_names(None, Some(8));
+        assert!((40..=70).contains(&names.len()), "{}", names.len());
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        for name in &names {
+            // parser/parser.go `ValidateDeviceName`.
+            assert!(name.starts_with(|first: char| first.is_ascii_alphanumeric()), "{name}");
+            assert!(name.ends_with(|last: char| last.is_ascii_alphanumeric()), "{name}");
+            let may = |letter: char| letter.is_ascii_alphanumeric() || "_-.".contains(letter);
+            assert!(name.chars().all(may), "{name}");
+            match parse(&[], &[name]) {
+                Err(error) => assert!(name == "mig-auto", "{error}"),
+                Ok(asked) => assert!(asked.is_some(), "{name}"),
+            }
+        }
+        for name in ["0.05", "0.25", "0.5", "1", "1-3", "1Gi", "64Gi", "units-8", "2x0.5", "mig-auto"] {
+            assert!(names.iter().any(|known| known == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn annotations_refine_a_device_and_do_not_contradict_it() {
+        let refined =
+            parse(&[("fgpu/wait", "30s"), ("fgpu/compute", "share"), ("fgpu/owner", "me")], &["0.25"]);
+        let refined = refined.unwrap().unwrap();
+        assert_eq!((refined.wait.as_secs(), refined.compute), (30, crate::Compute::Share));
+        assert_eq!(refined.owner.as_deref(), Some("me"));
+        assert_eq!(refined.text, "--device fgpu.dev/gpu=0.25 fgpu/compute=share fgpu/wait=30s fgpu/owner=me");
+        let sized = parse(&[], &["mig-auto"]).unwrap_err();
+        assert!(sized.message.starts_with("--device fgpu.dev/gpu=mig-auto does not say how big"), "{sized}");
+        assert!(parse(&[("fgpu/memory", "8Gi")], &["mig-auto"]).unwrap().is_some());
+        for (annotations, devices) in [
+            (&[("fgpu/fraction", "0.5")][..], &["0.25"][..]),
+            (&[("fgpu/fraction", "0.25")], &["0.25"]),
+            (&[("fgpu/memory", "4Gi")], &["0.25"]),
+            (&[("fgpu/mig", "1g.10gb")], &["0.25"]),
+            (&[("fgpu/count", "3")], &["2x0.5"]),
+            (&[], &["0.25", "0.5"]),
+            (&[], &["0.25", "1-4"]),
+        ] {
+            let error = parse(annotations, devices).unwrap_err();
+            assert_eq!(error.code, Code::Conflict, "{error}");
+            assert!(error.message.contains(&format!("--device fgpu.dev/gpu={}", devices[0])), "{error}");
+        }
+        assert!(parse(&[], &["0.25", "0.25"]).unwrap().is_some(), "the same name twice is one request");
+    }
+
+    #[test]
+    fn a_hostile_name_is_refused_in_one_line() {
+        for name in
+            ["", "x", "0.2\u{1b}[2J", "-1", "1-0", "1-3-4", "units-", "mig-", "99999999999x1", "0x1", "2x"]
+        {
+            let error = parse(&[], &[name]).unwrap_err();
+            assert!(!error.message.contains(|char: char| char.is_control()), "{error:?}");
+            assert!(error.message.contains("--device fgpu.dev/gpu="), "{error}");
+        }
+    }
+}
