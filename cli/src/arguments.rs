@@ -122,6 +122,16 @@ pub(crate) enum Command {
         json: bool,
     },
 
+    /// Print the CDI file: devices by which Docker, Podman and containerd know shares
+    ///
+    /// fgpu-cdi.service writes it to /run/cdi/fgpu.json at boot, and it is written anew when the GPUs change. Then
+    /// `docker run --device fgpu.dev/gpu=0.25` needs no other set-up.
+    Cdi {
+        /// Write it to /run/cdi/fgpu.json (needs root)
+        #[arg(long)]
+        write: bool,
+    },
+
     /// Show who held which GPU, when and how much, and who was refused
     ///
     /// Every grant, change, end and refusal is recorded in /var/log/fgpu/events.jsonl, and what is turned

@@ -6,6 +6,7 @@
 //! node is the one whose root file system is mounted there, as in a debugging pod; its `/proc`, `/dev` and
 //! `/sys` are looked for there, too.
 
+mod cdi;
 mod conflicts;
 mod containers;
 mod driver;
@@ -20,7 +21,6 @@ mod running;
 mod slices;
 mod state;
 mod units;
-mod versions;
 
 use std::path::PathBuf;
 
@@ -104,7 +104,7 @@ impl Diagnosis {
 }
 
 /// The checks, in the order in which their findings are shown.
-const CHECKS: [fn(&Node, &mut Diagnosis); 11] = [
+const CHECKS: [fn(&Node, &mut Diagnosis); 12] = [
     kernel::check,
     driver::check,
     health::check,
@@ -115,6 +115,7 @@ const CHECKS: [fn(&Node, &mut Diagnosis); 11] = [
     containers::check,
     slices::check,
     engines::check,
+    cdi::check,
     conflicts::check,
 ];
 

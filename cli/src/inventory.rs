@@ -7,6 +7,7 @@ use fgpu_allocator::Store;
 use fgpu_driver::nvml::Unusable;
 use fgpu_spec::{Code, Error, FileKind, Inventory, Seen};
 
+use crate::cdi;
 use crate::driver::health;
 use crate::node::Node;
 use crate::output::{Output, json};
@@ -41,6 +42,9 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
         match seen {
             Ok(seen) => warnings.extend(seen.iter().filter_map(|seen| unhealthy(&probe.inventory, seen))),
             Err(error) => warnings.push(format!("who uses the GPUs was not looked at: {}", error.message)),
+        }
+        if let Err(error) = cdi::update(config, &probe.inventory) {
+            warnings.push(format!("the CDI devices are those of before: {}", error.message));
         }
         (probe.inventory, warnings)
     } else {

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod bar;
+mod cdi;
 mod changes;
 mod doctor;
 mod driver;
@@ -26,6 +27,7 @@ mod share;
 mod status;
 mod table;
 mod used;
+mod version;
 mod wait;
 
 use std::path::Path;
@@ -87,6 +89,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Explain { json, container: Some(what), .. } => explain::container(&node()?, what, *json),
         Command::Explain { json, annotations, .. } => explain::run(&node()?, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node()?, *refresh, *json),
+        Command::Cdi { write } => cdi::run(node(), *write),
         Command::Events(arguments) => events::run(&node()?, arguments),
         Command::Wait(arguments) => wait::run(&node()?, arguments),
         Command::Resize(arguments) => resize::run(&node()?, arguments),

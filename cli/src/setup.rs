@@ -3,6 +3,7 @@
 //! Each engine's part looks at the files there are and says what they shall be: a [`Plan`]. It is shown as a
 //! diff and then carried out, or not. A plan that changes nothing is how a second run ends.
 
+mod cdi;
 mod change;
 mod containerd;
 mod crio;
@@ -13,6 +14,7 @@ mod hooks;
 mod json;
 mod made;
 mod podman;
+mod program;
 mod toml;
 
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use fgpu_spec::Error;
 use crate::output::Output;
 use change::Change;
 pub(crate) use file::System;
+pub(crate) use program::PATIENCE;
 
 /// What `fgpu setup` is told.
 #[derive(Debug, Args)]
@@ -50,7 +53,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Name {
-    /// A runtime `fgpu` in /etc/docker/daemon.json
+    /// A runtime `fgpu` in /etc/docker/daemon.json, and `features.cdi` for Docker 25 to 28.1
     Docker,
     /// A runtime `fgpu` for Kubernetes in /etc/containerd/config.toml
     Containerd,
@@ -58,6 +61,8 @@ pub(crate) enum Name {
     Podman,
     /// The hook for pods with an annotation
     Crio,
+    /// CDI devices, for `--device fgpu.dev/gpu=0.25`, in /etc/cdi
+    Cdi,
 }
 
 /// What is asked of an engine's part.
@@ -123,15 +128,20 @@ fn plan(system: &System, engine: Name, wish: Wish) -> Result<Plan, Error> {
         Name::Containerd => containerd::plan(system, wish),
         Name::Podman => hooks::plan(system, &podman::ENGINE, wish),
         Name::Crio => hooks::plan(system, &crio::ENGINE, wish),
+        Name::Cdi => cdi::plan(system, wish),
     }
 }
 
-/// Whether an engine is wired to fgpu, so that a setup would change nothing.
+/// Whether an engine is wired to fgpu.
 ///
 /// # Errors
 /// Why a setup would be refused.
 pub(crate) fn is_done(system: &System, engine: Name) -> Result<bool, Error> {
-    Ok(plan(system, engine, Wish::Do { runtime: false })?.changes.iter().all(Change::is_empty))
+    match engine {
+        // Without `features.cdi` the runtime works all the same.
+        Name::Docker => docker::has_runtime(system),
+        _ => Ok(plan(system, engine, Wish::Do { runtime: false })?.changes.iter().all(Change::is_empty)),
+    }
 }
 
 /// A warning for each program that is not where the configuration will say that it is.

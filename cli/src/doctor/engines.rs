@@ -4,9 +4,9 @@ use fgpu_engine::config::PATH;
 use fgpu_spec::{Error, escape_for_display};
 
 use super::node::Node;
-use super::versions::{FIRST_WITH_ANNOTATIONS, Version, has_old_docker};
-use super::{Diagnosis, running};
+use super::{Diagnosis, cdi, running};
 use crate::setup::{Name, is_done};
+use crate::version::{DOCKER_WITH_SHIMS, Version};
 
 const DAEMON_JSON: &str = "/etc/docker/daemon.json";
 
@@ -125,7 +125,7 @@ fn programs(node: &Node, diagnosis: &mut Diagnosis) {
             escape_for_display(name)
         );
         if name == "fgpu" && program.ends_with("/fgpu-runtime") {
-            let runtime = if has_old_docker(node) { " --runtime" } else { "" };
+            let runtime = if node.has_old_docker() { " --runtime" } else { "" };
             let again = format!("fgpu setup docker{runtime}");
             let mend = ["fgpu setup docker --undo", &again, "systemctl reload docker"];
             diagnosis.error("runtime-program-missing", what, &mend);
@@ -164,9 +164,12 @@ fn wiring(node: &Node, diagnosis: &mut Diagnosis, engine: &Engine, version: Opti
                 running::stopped(node, diagnosis, engine.title, engine.program);
             }
         }
+        Ok(false) if engine.word == "docker" && cdi::serves_docker(node) => {
+            diagnosis.fine(format!("{}{shown} knows shares as CDI devices", engine.title));
+            running::stopped(node, diagnosis, engine.title, engine.program);
+        }
         Ok(false) => {
-            let old =
-                engine.word == "docker" && version.is_some_and(|version| version < FIRST_WITH_ANNOTATIONS);
+            let old = engine.word == "docker" && version.is_some_and(|version| version < DOCKER_WITH_SHIMS);
             let setup = format!("fgpu setup {}{}", engine.word, if old { " --runtime" } else { "" });
             let mend: Vec<&str> =
                 [setup.as_str(), engine.restart].into_iter().filter(|line| !line.is_empty()).collect();
@@ -192,7 +195,7 @@ fn refused(diagnosis: &mut Diagnosis, engine: &Engine, error: &Error) {
 
 /// Docker learnt `runtimeType` in daemon.json, and `--annotation`, with 24.0.
 fn docker(node: &Node, diagnosis: &mut Diagnosis, version: Option<Version>) {
-    let Some(version) = version.filter(|version| *version < FIRST_WITH_ANNOTATIONS) else { return };
+    let Some(version) = version.filter(|version| *version < DOCKER_WITH_SHIMS) else { return };
     let text = node.text(DAEMON_JSON).unwrap_or_default();
     if text.contains("io.containerd.fgpu.v2") {
         diagnosis.error(

@@ -10,7 +10,6 @@ use fgpu_wire::Seal;
 
 use super::Diagnosis;
 use super::node::Node;
-use super::versions::has_old_docker;
 
 /// Programs of ours that others call.
 const PROGRAMS: [&str; 3] = ["fgpu-runtime", "fgpu-hook", "containerd-shim-fgpu-v2"];
@@ -112,7 +111,7 @@ fn config(node: &Node, diagnosis: &mut Diagnosis) {
         let what = format!("{PATH} can be written by others than root, who could give themselves any GPU");
         diagnosis.error("config-writable", what, &[&format!("chown root:root {PATH} && chmod 0644 {PATH}")]);
     }
-    if node.config.accept_env && has_old_docker(node) {
+    if node.config.accept_env && node.has_old_docker() {
         diagnosis.fine("accept-env is on, which this Docker needs");
     } else if node.config.accept_env {
         diagnosis.warn(

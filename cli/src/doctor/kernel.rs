@@ -2,7 +2,7 @@
 
 use super::Diagnosis;
 use super::node::Node;
-use super::versions::Version;
+use crate::version::Version;
 
 /// The first kernel with what every front end needs (`clone3`'s pidfd), and what the hook needs
 /// (`mount_setattr`).

@@ -1,17 +1,12 @@
 //! The node that is looked at.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use fgpu_engine::config::{Config, PATH};
 use fgpu_spec::Error;
 
 use crate::setup::System;
-
-/// How long a program may take to say its version, and a daemon to answer: one that is slow on a busy node is
-/// not to be restarted.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+use crate::version::DOCKER_WITH_SHIMS;
 
 /// A node.
 pub(super) struct Node {
@@ -62,39 +57,17 @@ impl Node {
 
     /// Where a program of the node is, as we see it.
     pub(super) fn program(&self, name: &str) -> Option<PathBuf> {
-        let directories = self.system.program_directories();
-        let mut places = directories.iter().map(|directory| self.place(directory.join(name)));
-        places.find(|place| place.is_file())
+        self.system.find(name)
     }
 
     /// What `program --version` prints first, if it is there and answers in time.
     pub(super) fn version_line(&self, name: &str) -> Option<String> {
-        self.say(name, &["--version"])
+        self.system.say(name, &["--version"])
     }
 
-    /// The first line that a program of the node prints, if it is there and answers in time.
-    pub(super) fn say(&self, name: &str, arguments: &[&str]) -> Option<String> {
-        let mut child = Command::new(self.program(name)?)
-            .args(arguments)
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let start = Instant::now();
-        while child.try_wait().ok()?.is_none() {
-            if start.elapsed() > PATIENCE {
-                // Its end is of no more interest.
-                let _ = child.kill().and_then(|()| child.wait());
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let mut text = String::new();
-        std::io::Read::read_to_string(&mut child.stdout?, &mut text).ok()?;
-        text.lines().next().map(str::to_owned)
+    /// Whether Docker is older than its `--annotation`.
+    pub(super) fn has_old_docker(&self) -> bool {
+        self.system.docker_version().is_some_and(|version| version < DOCKER_WITH_SHIMS)
     }
 
     /// The state directory, as we see it.

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use super::Diagnosis;
-use super::node::{Node, PATIENCE};
+use super::node::Node;
+use crate::setup::PATIENCE;
 
 /// Where Docker listens unless somebody moved it; then nobody is asked.
 const DOCKER: [&str; 2] = ["/run/docker.sock", "/var/run/docker.sock"];

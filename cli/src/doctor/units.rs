@@ -11,11 +11,12 @@ use super::install::has_own_file_system;
 use super::node::Node;
 
 /// What runs by itself.
-const SERVICES: [&str; 3] = ["fgpu-gc.service", "fgpu-inventory.service", "fgpu-watch.service"];
+const SERVICES: [&str; 4] =
+    ["fgpu-gc.service", "fgpu-cdi.service", "fgpu-inventory.service", "fgpu-watch.service"];
 
 /// What systemd says of a unit's last run, where that was not as it should be (systemctl(1), `Result=`).
 fn failures(node: &Node, diagnosis: &mut Diagnosis) {
-    let result = |unit: &str| node.say("systemctl", &["show", "--property=Result", "--value", unit]);
+    let result = |unit: &str| node.system.say("systemctl", &["show", "--property=Result", "--value", unit]);
     let failed = SERVICES.iter().filter_map(|unit| Some((*unit, result(unit)?)));
     let failed: Vec<_> = failed.filter(|(_, result)| !["", "success"].contains(&result.as_str())).collect();
     let Some((unit, _)) = failed.first() else { return };

@@ -10,12 +10,21 @@ use super::file::{System, write};
 use super::{diff, made};
 
 /// A file as it is, and as it shall be. `None` is a file that is not there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     /// As the node sees it.
     pub(super) path: String,
     pub(super) before: Option<String>,
     pub(super) after: Option<String>,
+    /// What an undo may take out again besides, as the record of what was made has it.
+    pub(super) member: Option<Member>,
+}
+
+/// A member of a file that was not there before, set or taken out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Member {
+    Set(&'static str),
+    Removed(&'static str),
 }
 
 impl Change {
@@ -46,9 +55,16 @@ impl Change {
         }
         match &self.after {
             Some(text) => {
-                let new = made::missing(system, &self.path);
+                let mut new = made::missing(system, &self.path);
+                if let Some(Member::Set(member)) = self.member {
+                    new.push(member.to_owned());
+                }
                 write(system, &self.path, text)?;
-                made::add(system, new)
+                made::add(system, new)?;
+                match self.member {
+                    Some(Member::Removed(member)) => made::remove(system, member),
+                    _ => Ok(()),
+                }
             }
             None => {
                 remove(&place)?;
@@ -73,7 +89,8 @@ mod tests {
     fn a_file_that_was_changed_meanwhile_is_not_overwritten() {
         let root = tempfile::tempdir().unwrap();
         let system = System::new(Some(root.path())).unwrap();
-        let change = Change { path: "/f".into(), before: Some("old".into()), after: Some("ours".into()) };
+        let (before, after) = (Some("old".into()), Some("ours".into()));
+        let change = Change { path: "/f".into(), before, after, ..Change::default() };
         for now in [Some("theirs"), None] {
             let place = system.place("/f");
             match now {

@@ -52,7 +52,7 @@ pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
         }
     };
     Ok(Plan {
-        changes: vec![Change { path: PATH.into(), before, after }],
+        changes: vec![Change { path: PATH.into(), before, after, ..Change::default() }],
         warnings,
         next: vec![
             "systemctl restart containerd   # containers go on running".into(),

@@ -1,19 +1,19 @@
-//! Docker: a member of `runtimes` in `/etc/docker/daemon.json`.
-
-use std::process::{Command, Stdio};
+//! Docker: a member of `runtimes` in `/etc/docker/daemon.json`, and `features.cdi` for a Docker that has CDI devices
+//! turned off unless it is told to.
 
 use fgpu_spec::{Code, Error};
 use serde_json::Value;
 
-use super::change::Change;
+use super::change::{Change, Member};
 use super::file::System;
 use super::json::{Object, Wrong, line};
 use super::{Plan, Wish, made};
+use crate::version::{DOCKER_WITH_CDI, DOCKER_WITH_CDI_ON, DOCKER_WITH_SHIMS, Version};
 
 const PATH: &str = "/etc/docker/daemon.json";
 const SHIM: &str = "io.containerd.fgpu.v2";
-/// The first Docker that knows `runtimeType` in daemon.json, and `--annotation`.
-const FIRST_WITH_SHIMS: u32 = 24;
+/// `features.cdi` in the record of what was made.
+const CDI: &str = "/etc/docker/daemon.json#features.cdi";
 
 /// What daemon.json shall be.
 ///
@@ -22,26 +22,51 @@ const FIRST_WITH_SHIMS: u32 = 24;
 /// old.
 pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
     let before = system.read(PATH)?;
-    let made = made::read(system)?.contains(PATH);
+    let made = made::read(system)?;
     // Docker takes an empty file for an absent one.
     let text = before.as_deref().filter(|text| !text.trim().is_empty());
     let edit = Edit { system, text: text.unwrap_or("{}") };
-    let after = match wish {
-        // What is left is removed only where nothing was before: `{}` may be the administrator's.
-        Wish::Undo => edit.undo()?.or_else(|| (!made).then(|| edit.nothing())),
-        Wish::Do { runtime } => Some(edit.set(text.is_none(), runtime)?),
+    let (after, member) = match wish {
+        Wish::Undo => {
+            let features = made.contains(CDI).then_some(Member::Removed(CDI));
+            let rest = match features {
+                Some(_) => edit.without("features", "cdi", |value, _| Ok(value == "true"))?,
+                None => Some(edit.text.to_owned()),
+            };
+            let rest = match &rest {
+                Some(text) => Edit { system, text }.without_runtime()?,
+                None => None,
+            };
+            // What is left is removed only where nothing was before: `{}` may be the administrator's.
+            (rest.or_else(|| (!made.contains(PATH)).then(|| edit.nothing())), features)
+        }
+        Wish::Do { runtime } => {
+            let version = system.docker_version();
+            let with_runtime = edit.set_runtime(runtime, version)?;
+            let with_features = match needs_feature(version) {
+                true => Edit { system, text: &with_runtime }.set_feature()?,
+                false => None,
+            };
+            let member = with_features.is_some().then_some(Member::Set(CDI));
+            let after = with_features.unwrap_or(with_runtime);
+            (Some(if text.is_none() { after + "\n" } else { after }), member)
+        }
     };
     let after = if after.as_deref() == Some(edit.text) && text.is_none() { before.clone() } else { after };
+    let restart = match member {
+        Some(_) => "systemctl restart docker       # a reload does not turn CDI devices on or off",
+        None => "systemctl reload docker        # containers go on running",
+    };
     let bin = system.program("containerd-shim-fgpu-v2");
     let mut warnings = super::missing(system, &["containerd-shim-fgpu-v2", "fgpu-runtime"]);
     if !["/usr/bin/", "/usr/local/bin/"].iter().any(|usual| bin.starts_with(usual)) {
         warnings.push(format!("containerd looks for {bin} in its PATH; it may not find it there"));
     }
     Ok(Plan {
-        changes: vec![Change { path: PATH.into(), before, after }],
+        changes: vec![Change { path: PATH.into(), before, after, member }],
         warnings: if wish == Wish::Undo { Vec::new() } else { warnings },
         next: vec![
-            "systemctl reload docker        # containers go on running".into(),
+            restart.into(),
             "docker run --rm --runtime=fgpu --annotation fgpu/fraction=0.25 IMAGE nvidia-smi".into(),
         ],
     })
@@ -57,11 +82,9 @@ impl Edit<'_> {
         self.system.wrong(PATH, line(self.text, wrong.at), &wrong.reason)
     }
 
-    fn set(&self, fresh: bool, runtime: bool) -> Result<String, Error> {
-        let root = Object::root(self.text).map_err(|wrong| self.wrong(&wrong))?;
-        let runtimes = root.object("runtimes").map_err(|wrong| self.wrong(&wrong))?;
-        let there = runtimes.as_ref().and_then(|runtimes| runtimes.get("fgpu"));
-        if let Some((value, at)) = there {
+    /// The text with our runtime.
+    fn set_runtime(&self, runtime: bool, version: Option<Version>) -> Result<String, Error> {
+        if let Some((value, at)) = self.get("runtimes", "fgpu")? {
             let kind = self.kind(value).ok_or_else(|| self.foreign(at))?;
             if kind.is_runtime == runtime || !runtime {
                 return Ok(self.text.to_owned());
@@ -71,37 +94,72 @@ impl Edit<'_> {
             }
         }
         if !runtime {
-            refuse_old_docker(self.system)?;
+            refuse_old_docker(version)?;
         }
         let value = match runtime {
             true => format!("{{ \"path\": {} }}", Value::from(self.system.program("fgpu-runtime"))),
             false => format!("{{ \"runtimeType\": \"{SHIM}\" }}"),
         };
-        let text = match &runtimes {
-            Some(runtimes) => runtimes.with("fgpu", &value),
-            None => {
-                let (inner, step) = root.indents();
-                root.with("runtimes", &format!("{{\n{inner}{step}\"fgpu\": {value}\n{inner}}}"))
-            }
-        };
-        Ok(if fresh { text + "\n" } else { text })
+        self.with("runtimes", "fgpu", &value)
+    }
+
+    /// The text with `features.cdi`; `None` if that is set, be it to `false`.
+    fn set_feature(&self) -> Result<Option<String>, Error> {
+        match self.get("features", "cdi")? {
+            Some(_) => Ok(None),
+            None => self.with("features", "cdi", "true").map(Some),
+        }
     }
 
     /// The text without our runtime; `None` if nothing is left.
-    fn undo(&self) -> Result<Option<String>, Error> {
+    fn without_runtime(&self) -> Result<Option<String>, Error> {
+        self.without("runtimes", "fgpu", |value, at| {
+            match self.kind(value).is_some_and(|kind| kind.is_alone) {
+                true => Ok(true),
+                false => Err(self.foreign(at)),
+            }
+        })
+    }
+
+    /// The text and the place of a member of a member.
+    fn get(&self, outer: &str, key: &str) -> Result<Option<(&str, usize)>, Error> {
         let root = Object::root(self.text).map_err(|wrong| self.wrong(&wrong))?;
-        let runtimes = root.object("runtimes").map_err(|wrong| self.wrong(&wrong))?;
-        let Some((runtimes, (value, at))) = runtimes.as_ref().and_then(|all| Some((all, all.get("fgpu")?)))
+        let inner = root.object(outer).map_err(|wrong| self.wrong(&wrong))?;
+        Ok(inner.and_then(|inner| inner.get(key)))
+    }
+
+    /// The text with a member of a member.
+    fn with(&self, outer: &str, key: &str, value: &str) -> Result<String, Error> {
+        let root = Object::root(self.text).map_err(|wrong| self.wrong(&wrong))?;
+        Ok(match root.object(outer).map_err(|wrong| self.wrong(&wrong))? {
+            Some(inner) => inner.with(key, value),
+            None => {
+                let (inner, step) = root.indents();
+                root.with(outer, &format!("{{\n{inner}{step}\"{key}\": {value}\n{inner}}}"))
+            }
+        })
+    }
+
+    /// The text without a member of a member, if `is_ours` says so; `None` if nothing is left.
+    fn without(
+        &self,
+        outer: &str,
+        key: &str,
+        is_ours: impl Fn(&str, usize) -> Result<bool, Error>,
+    ) -> Result<Option<String>, Error> {
+        let root = Object::root(self.text).map_err(|wrong| self.wrong(&wrong))?;
+        let inner = root.object(outer).map_err(|wrong| self.wrong(&wrong))?;
+        let Some((inner, (value, at))) = inner.as_ref().and_then(|inner| Some((inner, inner.get(key)?)))
         else {
             return Ok(Some(self.text.to_owned()));
         };
-        if !self.kind(value).is_some_and(|kind| kind.is_alone) {
-            return Err(self.foreign(at));
+        if !is_ours(value, at)? {
+            return Ok(Some(self.text.to_owned()));
         }
-        if !runtimes.is_only("fgpu") {
-            return Ok(Some(runtimes.without("fgpu")));
+        if !inner.is_only(key) {
+            return Ok(Some(inner.without(key)));
         }
-        Ok(if root.is_only("runtimes") { None } else { Some(root.without("runtimes")) })
+        Ok(if root.is_only(outer) { None } else { Some(root.without(outer)) })
     }
 
     /// A configuration that sets nothing, and ends as the text does.
@@ -136,20 +194,28 @@ struct Kind {
     is_alone: bool,
 }
 
+/// Whether our runtime is in daemon.json.
+///
+/// # Errors
+/// As [`plan`].
+pub(super) fn has_runtime(system: &System) -> Result<bool, Error> {
+    let text = system.read(PATH)?.unwrap_or_default();
+    let edit = Edit { system, text: if text.trim().is_empty() { "{}" } else { &text } };
+    Ok(edit.set_runtime(false, None)? == edit.text)
+}
+
+/// Whether this Docker knows CDI devices only where daemon.json says so.
+fn needs_feature(version: Option<Version>) -> bool {
+    version.is_some_and(|version| (DOCKER_WITH_CDI..DOCKER_WITH_CDI_ON).contains(&version))
+}
+
 /// An older dockerd does not start with `runtimeType` in its configuration.
-fn refuse_old_docker(system: &System) -> Result<(), Error> {
-    if !system.is_this_node() {
-        return Ok(());
-    }
-    let output = Command::new("dockerd").arg("--version").stdin(Stdio::null()).output();
-    let Some(version) = output.ok().and_then(|output| String::from_utf8(output.stdout).ok()) else {
-        return Ok(());
-    };
-    match major(&version) {
-        Some(major) if major < FIRST_WITH_SHIMS => Err(Error::new(
+fn refuse_old_docker(version: Option<Version>) -> Result<(), Error> {
+    match version {
+        Some(version) if version < DOCKER_WITH_SHIMS => Err(Error::new(
             Code::Internal,
             format!(
-                "Docker {major} knows no shims, {FIRST_WITH_SHIMS} is the first that does; use `fgpu setup docker --runtime`, \
+                "Docker {version} knows no shims, {DOCKER_WITH_SHIMS} is the first that does; use `fgpu setup docker --runtime`, \
                  and `accept-env` in /etc/fgpu/config.toml, as it has no --annotation either; nothing was changed"
             ),
         )),
@@ -157,19 +223,44 @@ fn refuse_old_docker(system: &System) -> Result<(), Error> {
     }
 }
 
-/// The first number of `Docker version 26.1.5, build …`.
-fn major(version: &str) -> Option<u32> {
-    version.strip_prefix("Docker version ")?.split('.').next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn edited(text: &str, edit: impl Fn(&Edit<'_>) -> Result<Option<String>, Error>) -> Option<String> {
+        let root = tempfile::tempdir().unwrap();
+        edit(&Edit { system: &System::new(Some(root.path())).unwrap(), text }).unwrap()
+    }
+
     #[test]
-    fn versions() {
-        assert_eq!(major("Docker version 26.1.5+dfsg1, build a72d7cd\n"), Some(26));
-        assert_eq!(major("Docker version 20.10.24+dfsg1, build 297e128\n"), Some(20));
-        assert_eq!(major("podman version 5.4.2\n"), None);
+    fn the_feature_is_set_where_nobody_has_decided_and_is_taken_out_again() {
+        for text in [
+            "{}",
+            "{\n  \"features\": {\n    \"buildkit\": true\n  }\n}",
+            "{ \"debug\": true }",
+            "{\"runtimes\": {}}",
+        ] {
+            let with = edited(text, |edit| edit.set_feature()).unwrap();
+            let value: Value = serde_json::from_str(&with).unwrap();
+            assert_eq!(value["features"]["cdi"], true);
+            let back = edited(&with, |edit| edit.without("features", "cdi", |value, _| Ok(value == "true")));
+            assert_eq!(back.as_deref().unwrap_or("{}"), text);
+        }
+        for decided in ["true", "false"] {
+            assert_eq!(
+                edited(&format!("{{\"features\": {{\"cdi\": {decided}}}}}"), |edit| edit.set_feature()),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn versions_that_need_the_feature() {
+        let needing = |line: &str| needs_feature(Version::find(line));
+        assert!(needing("Docker version 26.1.5+dfsg1, build a72d7cd\n"));
+        assert!(needing("Docker version 28.1.1, build 0123456"));
+        assert!(!needing("Docker version 28.2.0, build 0123456"));
+        assert!(!needing("Docker version 20.10.24+dfsg1, build 297e128\n"));
+        assert!(!needs_feature(None));
     }
 }

@@ -97,7 +97,8 @@ pub(super) fn plan(system: &System, engine: &Engine, wish: Wish) -> Result<Plan,
         let reason = format!("it was not written by `fgpu setup {}`; move it away", engine.name);
         return Err(system.wrong(engine.own, 1, &reason));
     }
-    let drop_in = |after| Change { path: engine.own.into(), before: before.clone(), after };
+    let drop_in =
+        |after| Change { path: engine.own.into(), before: before.clone(), after, ..Change::default() };
     let runtime = match wish {
         Wish::Do { runtime } => {
             runtime || before.as_ref().is_some_and(|text| text.contains("/fgpu-runtime\""))
@@ -156,7 +157,7 @@ fn next(engine: &Engine) -> Vec<String> {
 fn files(system: &System, after: impl Fn(&str) -> Option<String>) -> Result<Vec<Change>, Error> {
     let change = |(name, text): &(&str, &str)| {
         let path = format!("{OWN}/{name}");
-        Ok(Change { before: system.read(&path)?, after: after(text), path })
+        Ok(Change { before: system.read(&path)?, after: after(text), path, ..Change::default() })
     };
     FILES.iter().map(change).collect()
 }
@@ -176,7 +177,7 @@ fn alias_files(system: &System, aliases: &[Vocabulary]) -> Result<Vec<Change>, E
     let change = |(name, (_, text)): (&str, (&str, &str))| {
         let path = format!("{OWN}/{name}");
         let after = (!keys.is_empty()).then(|| with_program(system, text).replace(PATTERN, &pattern));
-        Ok(Change { before: system.read(&path)?, after, path })
+        Ok(Change { before: system.read(&path)?, after, path, ..Change::default() })
     };
     ALIAS_FILES.into_iter().zip(FILES).map(change).collect()
 }

@@ -1,7 +1,8 @@
 //! What `fgpu setup` made and may leave empty: files and folders that were not there before. An undo removes
 //! these once they are empty, and leaves what was there, an empty folder and a daemon.json of `{}` among it.
 //!
-//! The record has a path a line. It goes with the last of them.
+//! The record has a path a line, or a path, `#` and a member that was set in that file. It goes with the last of
+//! them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -46,6 +47,19 @@ pub(super) fn add(system: &System, made: Vec<String>) -> Result<(), Error> {
     store(system, &paths)
 }
 
+/// Forgets what was taken out again.
+///
+/// # Errors
+/// `internal` if the record cannot be read or written.
+pub(super) fn remove(system: &System, entry: &str) -> Result<(), Error> {
+    let mut entries = read(system)?;
+    if entries.remove(entry) {
+        store(system, &entries)?;
+        sweep(system)?;
+    }
+    Ok(())
+}
+
 /// Removes the folders that were made and are empty, and forgets what is not there any more.
 ///
 /// # Errors
@@ -61,7 +75,7 @@ pub(super) fn sweep(system: &System) -> Result<(), Error> {
     for path in before.iter().rev() {
         let _ = fs::remove_dir(system.place(path));
     }
-    paths.retain(|path| system.has(path));
+    paths.retain(|path| system.has(path.split('#').next().unwrap_or(path)));
     if paths.iter().any(|path| path != folder) {
         return if paths == before { Ok(()) } else { store(system, &paths) };
     }

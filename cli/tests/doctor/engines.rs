@@ -47,13 +47,35 @@ fn faults_of_the_engines() {
                 node.set_up("containerd");
             }),
             ("runtime-program-missing", "error", "fgpu setup docker", |node| {
-                let runtime = r#"{ "runtimes": { "fgpu": { "path": "/opt/fgpu-runtime" } } }"#;
+                let runtime = r#"{ "features": { "cdi": true }, "runtimes": { "fgpu": { "path": "/opt/fgpu-runtime" } } }"#;
                 node.put("etc/docker/daemon.json", runtime);
             }),
             ("runtime-program-missing", "warning", "take runtimes.kata out", |node| {
                 let text =
                     DOCKER.replacen("\"fgpu\"", "\"kata\": { \"path\": \"kata-runtime\" }, \"fgpu\"", 1);
                 node.put("etc/docker/daemon.json", &text);
+            }),
+            ("cdi-missing", "warning", "systemctl enable --now fgpu-cdi.service", |node| {
+                node.remove("run/cdi")
+            }),
+            ("cdi-stale", "warning", "fgpu cdi --write", |node| {
+                node.cdi(&fgpu_spec::cdi_names(None, None));
+            }),
+            ("cdi-off", "warning", "fgpu setup docker", |node| {
+                node.put("etc/docker/daemon.json", &DOCKER.replace("\"cdi\": true", ""));
+            }),
+            ("cdi-folder", "warning", "add \"/run/cdi\" to cdi-spec-dirs", |node| {
+                node.put(
+                    "etc/docker/daemon.json",
+                    &DOCKER.replacen('{', "{ \"cdi-spec-dirs\": [\"/srv/cdi\"],", 1),
+                );
+            }),
+            ("cdi-foreign", "warning", "rm /etc/cdi/other.yaml", |node| {
+                node.put("etc/cdi/other.yaml", "cdiVersion: 0.5.0\nkind: fgpu.dev/gpu\ndevices: []\n");
+            }),
+            ("engine-not-wired", "error", "fgpu setup docker", |node| {
+                node.program("dockerd", "Docker version 28.1.0, build 0123456");
+                node.put("etc/docker/daemon.json", "{}");
             }),
             ("podman-image-annotations", "warning", "Podman 4.6", |node| {
                 node.program("podman", "podman version 4.3.1");

@@ -300,6 +300,7 @@ fn in_mig_mode(node: &Node, instances: &[&str]) -> Inventory {
         placements: vec![MigPlacement { start: 0, size: 1 }],
     }];
     node.put("run/fgpu/inventory.json", &serde_json::to_string(&inventory).unwrap());
+    node.cdi(&fgpu_spec::cdi_names(Some(&inventory), None));
     node.put("proc/driver/nvidia/capabilities/mig/config", "DeviceFileMinor: 1\n");
     for instance in instances {
         node.put(&format!("proc/driver/nvidia/capabilities/gpu0/mig/{instance}/access"), "");

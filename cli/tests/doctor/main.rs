@@ -63,8 +63,10 @@ fn file_systems_that_are_full_or_read_only() {
     let no_programs = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,noexec \"$0\" && exec \"$@\"";
     let no_inodes = "cp -a \"$0\" \"$0.was\" && mount -t tmpfs -o nr_inodes=64 none \"$0\" && \
                      cp -a \"$0.was/.\" \"$0\" && { i=0; mkdir \"$0/x\"; while touch \"$0/x/$i\"; do i=$((i + 1)); done; exec \"$@\"; }";
-    let run_full = "mount --bind \"$0/fgpu\" /mnt && mount -t tmpfs -o size=64k full \"$0\" && \
-                    mkdir -p \"$0/fgpu\" \"$0/systemd/system\" && mount --bind /mnt \"$0/fgpu\" && \
+    let run_full = "cdi=$(cat \"$0/cdi/fgpu.json\") && \
+                    mount --bind \"$0/fgpu\" /mnt && mount -t tmpfs -o size=64k full \"$0\" && \
+                    mkdir -p \"$0/fgpu\" \"$0/systemd/system\" \"$0/cdi\" && mount --bind /mnt \"$0/fgpu\" && \
+                    echo \"$cdi\" >\"$0/cdi/fgpu.json\" && \
                     { head -c 65536 /dev/zero > \"$0/x\"; exec \"$@\"; }";
     for (script, directory, check) in [
         (full, "var/log/fgpu", "log-disk-full"),

@@ -53,7 +53,8 @@ pub(crate) fn follow(node: &Node, mends: &[&str]) {
     let script = "set -e; root=$1; mount -t tmpfs none /mnt; mkdir /mnt/upper /mnt/work /mnt/merged; \
         cp -a \"$root/.\" /mnt/upper; cp \"$2\" /mnt/upper/usr/bin/fgpu; \
         mount -t overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work none /mnt/merged; \
-        mount -t proc none /mnt/merged/proc; chroot /mnt/merged sh -ec \"$3\"; umount -R /mnt/merged; rm /mnt/upper/usr/bin/fgpu; \
+        mount -t proc none /mnt/merged/proc; mknod /mnt/merged/dev/null c 1 3; \
+        chroot /mnt/merged sh -ec \"$3\"; rm /mnt/merged/dev/null; umount -R /mnt/merged; rm /mnt/upper/usr/bin/fgpu; \
         find /mnt/upper -type c ! -path '*/dev/*' -delete; \
         find \"$root\" -mindepth 1 -delete; cp -a /mnt/upper/. \"$root\"";
     let commands = lines(mends).join("\n");

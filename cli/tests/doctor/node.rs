@@ -14,7 +14,8 @@ use serde_json::Value;
 
 pub(crate) const VERSION: &str = "550.163.01";
 pub(crate) const BOOT: &str = "00000000-0000-0000-0000-000000000001";
-pub(crate) const DOCKER: &str = r#"{ "runtimes": { "fgpu": { "runtimeType": "io.containerd.fgpu.v2" } } }"#;
+pub(crate) const DOCKER: &str =
+    r#"{ "features": { "cdi": true }, "runtimes": { "fgpu": { "runtimeType": "io.containerd.fgpu.v2" } } }"#;
 
 /// A node on which nothing is wrong: two GPUs, Docker and Podman, systemd, one container with a share.
 pub(crate) struct Node {
@@ -120,6 +121,7 @@ impl Node {
             self.put(&format!("usr/lib/fgpu/{library}"), &library_text());
         }
         self.put("etc/fgpu/config.toml", "policy = \"pack\"\n");
+        self.cdi(&fgpu_spec::cdi_names(Some(&inventory(BOOT)), None));
         self.put("usr/share/doc/fgpu/copyright", "");
         fs::create_dir_all(self.path("var/log/fgpu")).unwrap();
         fs::create_dir_all(self.path("var/lib/fgpu")).unwrap();
@@ -132,6 +134,13 @@ impl Node {
         symlink("/usr/lib/systemd/system/run-fgpu.mount", wants.join("run-fgpu.mount")).unwrap();
         self.process(100);
         self.lease("living", 100);
+    }
+
+    /// A CDI file with these devices.
+    pub(crate) fn cdi(&self, names: &[String]) {
+        let devices: Vec<_> = names.iter().map(|name| serde_json::json!({ "name": name })).collect();
+        let file = serde_json::json!({ "kind": "fgpu.dev/gpu", "devices": devices });
+        self.put("run/cdi/fgpu.json", &file.to_string());
     }
 
     fn engines(&self) {

@@ -81,6 +81,39 @@ fn an_undo_leaves_an_object_that_was_there() {
 }
 
 #[test]
+fn cdi_devices_are_turned_on_where_docker_has_them_off() {
+    for (version, needed) in [("24.0.9", false), ("26.1.5+dfsg1", true), ("28.1.1", true), ("28.2.0", false)]
+    {
+        for before in [None, Some("{}"), Some("{\n  \"features\": { \"buildkit\": true }\n}\n")] {
+            let node = Node::new();
+            node.docker(version);
+            if let Some(before) = before {
+                node.put(DOCKER, before);
+            }
+            node.there_and_back(&["docker"]);
+            let told = node.good(&["docker"]);
+            let value: serde_json::Value = serde_json::from_str(&node.text(DOCKER)).unwrap();
+            assert_eq!(value["features"]["cdi"].as_bool(), needed.then_some(true), "{version}: {before:?}");
+            let how = if needed { "systemctl restart docker" } else { "systemctl reload docker" };
+            assert!(told.contains(how), "{told}");
+        }
+    }
+    // An administrator's own decision stays, also after an undo, and another engine's undo forgets nothing.
+    for decided in ["true", "false"] {
+        let node = Node::with(DOCKER, &format!("{{ \"features\": {{ \"cdi\": {decided} }} }}"));
+        node.docker("26.1.5");
+        node.there_and_back(&["docker"]);
+    }
+    let node = Node::with(DOCKER, "{}");
+    node.docker("26.1.5");
+    node.good(&["docker"]);
+    node.good(&["podman"]);
+    node.good(&["podman", "--undo"]);
+    node.good(&["docker", "--undo"]);
+    assert_eq!(node.text(DOCKER), "{}");
+}
+
+#[test]
 fn docker_changes_from_the_shim_to_the_runtime_and_keeps_it() {
     let node = Node::new();
     node.good(&["docker"]);

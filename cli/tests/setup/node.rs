@@ -39,6 +39,12 @@ impl Node {
         fs::write(path, text).unwrap();
     }
 
+    /// A Docker that says this version.
+    pub(crate) fn docker(&self, version: &str) {
+        self.put("usr/bin/dockerd", &format!("#!/bin/sh\necho Docker version {version}, build 0123456\n"));
+        fs::set_permissions(self.path("usr/bin/dockerd"), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.root.path().join(path)
     }

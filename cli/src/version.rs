@@ -2,18 +2,20 @@
 
 use std::fmt;
 
-use super::node::Node;
-
 /// The first Docker that knows `runtimeType` in daemon.json, and `--annotation`.
-pub(super) const FIRST_WITH_ANNOTATIONS: Version = Version(24, 0, 0);
+pub(crate) const DOCKER_WITH_SHIMS: Version = Version(24, 0, 0);
+/// The first Docker that knows CDI devices, where daemon.json has `features.cdi`.
+pub(crate) const DOCKER_WITH_CDI: Version = Version(25, 0, 0);
+/// The first Docker that knows them unless daemon.json says otherwise.
+pub(crate) const DOCKER_WITH_CDI_ON: Version = Version(28, 2, 0);
 
 /// Up to three numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(pub(super) u32, pub(super) u32, pub(super) u32);
+pub(crate) struct Version(pub(crate) u32, pub(crate) u32, pub(crate) u32);
 
 impl Version {
     /// The first `NUMBER.NUMBER[.NUMBER]` of a line: `Docker version 26.1.5+dfsg1, build a72d7cd`.
-    pub(super) fn find(line: &str) -> Option<Self> {
+    pub(crate) fn find(line: &str) -> Option<Self> {
         line.split(|char: char| !char.is_ascii_digit() && char != '.').find_map(|word| {
             let mut numbers = word.split('.').map(str::parse::<u32>);
             match (numbers.next(), numbers.next(), numbers.next()) {
@@ -29,12 +31,6 @@ impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.0, self.1, self.2)
     }
-}
-
-/// Whether Docker is older than its `--annotation`.
-pub(super) fn has_old_docker(node: &Node) -> bool {
-    let version = node.version_line("dockerd").as_deref().and_then(Version::find);
-    version.is_some_and(|version| version < FIRST_WITH_ANNOTATIONS)
 }
 
 #[cfg(test)]
