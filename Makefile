@@ -163,6 +163,8 @@ lab:
 	$(MAKE) lab-tree
 	tests/lab/nvidia-ctk
 	install -m 0755 .lab/nvidia-ctk .lab/sim
+	tests/lab/devcontainer
+	rm -rf .lab/sim/devcontainer && cp -al .lab/devcontainer .lab/sim
 	ls $(PACKAGES)/*.deb >/dev/null 2>&1 || $(MAKE) packages
 	$(CARGO) test --locked -p fgpu-lab --test lab -- $(LAB)
 

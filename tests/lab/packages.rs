@@ -142,6 +142,7 @@ fn both_packages_have_the_same_files() {
     }
     for wanted in [
         "usr/bin/containerd-shim-fgpu-v2",
+        "usr/lib/systemd/system/fgpu-cdi.service",
         "usr/lib/systemd/system/fgpu-gc.timer",
         "usr/lib/systemd/system/fgpu-inventory.service",
         "usr/lib/systemd/system/fgpu-watch.path",

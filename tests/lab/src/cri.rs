@@ -39,12 +39,19 @@ impl Pod {
     /// Makes a container in it.
     #[track_caller]
     pub fn create(&self, name: &str, image: &str, command: &[&str]) -> Container {
+        self.create_with(name, image, command, &[])
+    }
+
+    /// Makes a container in it that has these CDI devices of ours.
+    #[track_caller]
+    pub fn create_with(&self, name: &str, image: &str, command: &[&str], devices: &[&str]) -> Container {
+        let devices: Vec<_> = devices.iter().map(|name| format!("fgpu.dev/gpu={name}")).collect();
         ctr::load("k8s.io", image);
         // The kubelet hands the container's own annotations; fgpu's stand on the pod.
         let folder = Folder::new();
         let asked = json!({
             "pod": self.id, "pod-config": self.config, "name": name, "image": ctr::reference(image), "command": command,
-            "mounts": {capture::INSIDE: folder.path()},
+            "mounts": {capture::INSIDE: folder.path()}, "devices": devices,
         });
         Container { id: call("create", &asked).ok().to_owned(), folder }
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use crate::capture::{self, Folder};
+use crate::cdi;
 use crate::command::{Output, run, wait_until};
 use crate::node::FrontEnd;
 use crate::outside::FRAMEWORKS;
@@ -12,6 +13,8 @@ use crate::outside::FRAMEWORKS;
 #[derive(Debug, Clone)]
 pub struct Run {
     options: Vec<String>,
+    /// Of a container with a CDI device: what the device's name says in their place, and what is left.
+    annotations: Option<Vec<(String, String)>>,
     image: String,
     command: Vec<String>,
 }
@@ -20,12 +23,12 @@ pub struct Run {
 #[track_caller]
 pub fn container(image: &str) -> Run {
     load(image);
-    Run { options: Vec::new(), image: image.to_owned(), command: Vec::new() }
+    container_of(image)
 }
 
 /// Starts a [`Run`] of an image that a test has made.
 pub fn container_of(image: &str) -> Run {
-    Run { options: Vec::new(), image: image.to_owned(), command: Vec::new() }
+    Run { options: Vec::new(), annotations: None, image: image.to_owned(), command: Vec::new() }
 }
 
 impl Run {
@@ -36,12 +39,20 @@ impl Run {
     }
 
     /// Under fgpu, through one of its front ends.
-    pub fn under(self, front_end: FrontEnd) -> Self {
+    pub fn under(mut self, front_end: FrontEnd) -> Self {
+        if front_end == FrontEnd::Cdi {
+            self.annotations = Some(Vec::new());
+            return self;
+        }
         self.options(["--runtime", front_end.docker_runtime()])
     }
 
-    /// With an annotation.
-    pub fn annotation(self, key: &str, value: &str) -> Self {
+    /// With an annotation. With a CDI device an amount is in the device's name.
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        if let Some(annotations) = &mut self.annotations {
+            annotations.push((key.to_owned(), value.to_owned()));
+            return self;
+        }
         self.options(["--annotation".to_owned(), format!("{key}={value}")])
     }
 
@@ -104,7 +115,8 @@ impl Run {
     }
 
     #[track_caller]
-    fn invoke(self, how: &[&str]) -> Output {
+    fn invoke(mut self, how: &[&str]) -> Output {
+        self.options.extend(cdi::options(self.annotations.take().unwrap_or_default()));
         let how = how.iter().map(|word| (*word).to_owned());
         run(["docker".to_owned()]
             .into_iter()

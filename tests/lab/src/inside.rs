@@ -20,6 +20,8 @@ pub enum Body {
     Plain(fn()),
     /// Once for each front end; the front end's name ends the test's.
     Both(fn(FrontEnd)),
+    /// As `Both`, and once with a CDI device: tests with `docker run`.
+    Docker(fn(FrontEnd)),
 }
 
 /// A test.
@@ -56,15 +58,20 @@ impl Test {
         Self { name, body: Body::Both(run), baseline: false, packaged: false }
     }
 
+    /// A test with `docker run` that runs for each way to a share.
+    pub const fn docker(name: &'static str, run: fn(FrontEnd)) -> Self {
+        Self { name, body: Body::Docker(run), baseline: false, packaged: false }
+    }
+
     /// The full names of the tests that this one stands for, with what each runs.
     pub fn cases(&self) -> Vec<(String, Option<FrontEnd>)> {
-        match self.body {
-            Body::Plain(_) => vec![(self.name.to_owned(), None)],
-            Body::Both(_) => vec![
-                (format!("{}::shim", self.name), Some(FrontEnd::Shim)),
-                (format!("{}::runtime", self.name), Some(FrontEnd::Runtime)),
-            ],
-        }
+        let ways = [("shim", FrontEnd::Shim), ("runtime", FrontEnd::Runtime), ("cdi", FrontEnd::Cdi)];
+        let ways = match self.body {
+            Body::Plain(_) => return vec![(self.name.to_owned(), None)],
+            Body::Both(_) => &ways[..2],
+            Body::Docker(_) => &ways,
+        };
+        ways.iter().map(|(name, front_end)| (format!("{}::{name}", self.name), Some(*front_end))).collect()
     }
 }
 
@@ -118,7 +125,9 @@ fn run(tests: &[Test], name: &str) -> (Option<String>, bool) {
     panics().clear();
     let body = || match (test.body, front_end) {
         (Body::Plain(run), _) => run(),
-        (Body::Both(run), front_end) => run(front_end.expect("a case of both front ends has one")),
+        (Body::Both(run) | Body::Docker(run), front_end) => {
+            run(front_end.expect("a case of several front ends has one"))
+        }
     };
     let passed = panic::catch_unwind(AssertUnwindSafe(body)).is_ok();
     // Clean up in any case, so that one failure stays one; what cannot be cleaned up is a failure by itself.

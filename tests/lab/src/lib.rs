@@ -12,6 +12,7 @@
 pub mod bundle;
 pub mod calls;
 mod capture;
+mod cdi;
 pub mod command;
 pub mod cri;
 pub mod ctr;

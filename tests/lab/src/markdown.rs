@@ -16,6 +16,7 @@ pub const PAGES: &[Page] = pages![
     "docs/configuration.md"
     "docs/tiers.md"
     "docs/troubleshooting.md"
+    "docs/cdi.md"
     "docs/compose.md"
     "docs/dev-containers.md"
     "docs/pytorch.md"

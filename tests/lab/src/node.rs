@@ -16,6 +16,8 @@ pub enum FrontEnd {
     Shim,
     /// `fgpu-runtime`.
     Runtime,
+    /// A CDI device, which has `fgpu-hook` run in the container of the engine's own runtime.
+    Cdi,
 }
 
 impl FrontEnd {
@@ -24,6 +26,15 @@ impl FrontEnd {
         match self {
             FrontEnd::Shim => "fgpu",
             FrontEnd::Runtime => "fgpu-oci",
+            FrontEnd::Cdi => "runc",
+        }
+    }
+
+    /// How a container asks for a share of a GPU, as messages quote it.
+    pub fn asks(self, fraction: &str) -> String {
+        match self {
+            FrontEnd::Cdi => format!("--device fgpu.dev/gpu={fraction}"),
+            _ => format!("fgpu/fraction={fraction}"),
         }
     }
 }

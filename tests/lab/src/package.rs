@@ -45,6 +45,8 @@ pub fn install(path: &str) -> Installed {
     let edited = config.replacen("[driver]", own, 1);
     assert_ne!(edited, config, "{CONFIG} has a table [driver]");
     fs::write(CONFIG, edited).unwrap_or_else(|error| panic!("{CONFIG}: {error}"));
+    // As fgpu-cdi.service does where systemd is. A package of the past may not have it.
+    run(["fgpu", "cdi", "--write"]);
     installed
 }
 

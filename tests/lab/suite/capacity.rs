@@ -6,10 +6,10 @@ use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
 
 pub(crate) const TESTS: &[Test] = &[
-    Test::both("capacity::four_quarters_fit_and_a_fifth_does_not", four_quarters_fit_and_a_fifth_does_not),
-    Test::both("capacity::six_tenths_twice_need_two_gpus", six_tenths_twice_need_two_gpus),
-    Test::both("capacity::three_thirds_fit_one_gpu", three_thirds_fit_one_gpu),
-    Test::both("capacity::waiting_gets_the_room_that_comes", waiting_gets_the_room_that_comes),
+    Test::docker("capacity::four_quarters_fit_and_a_fifth_does_not", four_quarters_fit_and_a_fifth_does_not),
+    Test::docker("capacity::six_tenths_twice_need_two_gpus", six_tenths_twice_need_two_gpus),
+    Test::docker("capacity::three_thirds_fit_one_gpu", three_thirds_fit_one_gpu),
+    Test::docker("capacity::waiting_gets_the_room_that_comes", waiting_gets_the_room_that_comes),
     Test::once("capacity::both_front_ends_count_together", both_front_ends_count_together),
     Test::once("capacity::more_than_the_node_is_too_large", more_than_the_node_is_too_large),
 ];
@@ -48,7 +48,7 @@ fn four_quarters_fit_and_a_fifth_does_not(front_end: FrontEnd) {
     let message = refusal(front_end, &quarter);
     assert_says(
         &message,
-        &["fgpu: no-capacity: ", "fgpu/fraction=0.25", "0 MiB and 0% free", "wait for one to end"],
+        &["fgpu: no-capacity: ", &front_end.asks("0.25"), "0 MiB and 0% free", "wait for one to end"],
     );
 
     four.remove(0).remove();
@@ -67,7 +67,7 @@ fn six_tenths_twice_need_two_gpus(front_end: FrontEnd) {
 
     let message = refusal(front_end, &most);
     let fits = "the largest that fits is 0.4 ";
-    assert_says(&message, &["fgpu: fragmented: ", "fgpu/fraction=0.6", fits]);
+    assert_says(&message, &["fgpu: fragmented: ", &front_end.asks("0.6"), fits]);
     // What the message says is so.
     asking(front_end, &[("fgpu/fraction", "0.4")]).start();
 }

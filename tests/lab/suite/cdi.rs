@@ -1,109 +1,595 @@
-//! NVIDIA's own `nvidia-ctk cdi generate` over the simulated driver: its spec names each GPU and each MIG
-//! device, with the nodes that open it and no others. So the simulated NVML answers what a program of
-//! NVIDIA's asks, and fgpu's MIG devices are ones to others, too.
+//! A share as a CDI device: what each engine makes of the file, and what stands beside a device.
+//!
+//! What `docker run` does with a share runs over this way, too: see the cases `::cdi` of the other files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
-use fgpu_lab::command::run;
-use fgpu_lab::docker;
+use fgpu_lab::bundle::runtimes;
+use fgpu_lab::command::{Output, run, shell, wait_until};
+use fgpu_lab::docker::{self, Run};
 use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
-use serde_json::Value;
+use fgpu_lab::shuffle::Random;
+use fgpu_lab::{cri, daemons, hooks, podman, process};
+use serde_json::{Value, json};
 
-use crate::mig::{capabilities, wait_until_clean};
+use crate::hook::{assert_has_quarter_of_first, assert_nothing_is_left};
 
 pub(crate) const TESTS: &[Test] = &[
-    Test::once("cdi::each_gpu_has_its_node", each_gpu_has_its_node),
-    Test::once("cdi::each_mig_device_has_its_nodes", each_mig_device_has_its_nodes),
+    Test::once("cdi::every_engine_knows_every_name", every_engine_knows_every_name),
+    Test::once("cdi::without_a_device_nothing_changes", without_a_device_nothing_changes),
+    Test::once("cdi::podman_gives_a_share", podman_gives_a_share),
+    Test::once("cdi::podman_gives_a_share_in_user_namespaces", podman_gives_a_share_in_user_namespaces),
+    Test::once("cdi::annotations_of_an_image_are_not_heard", annotations_of_an_image_are_not_heard),
+    Test::once("cdi::containerd_gives_a_pod_a_share", containerd_gives_a_pod_a_share),
+    Test::once("cdi::malformed_names_are_refused", malformed_names_are_refused),
+    Test::once("cdi::one_name_twice_is_one_share", one_name_twice_is_one_share),
+    Test::once("cdi::two_names_contradict_each_other", two_names_contradict_each_other),
+    Test::once(
+        "cdi::beside_another_front_end_there_is_one_grant",
+        beside_another_front_end_there_is_one_grant,
+    ),
+    Test::once("cdi::nvidias_devices_are_refused", nvidias_devices_are_refused),
+    Test::once("cdi::options_of_docker_run", options_of_docker_run),
+    Test::once("cdi::docker_restarts_what_always_restarts", docker_restarts_what_always_restarts),
+    Test::once("cdi::after_a_reboot_all_is_as_before", after_a_reboot_all_is_as_before),
+    Test::once("cdi::without_a_driver_the_reason_is_told", without_a_driver_the_reason_is_told),
+    Test::once("cdi::compose_shares_a_gpu_and_the_third_service_waits", compose_shares_a_gpu),
+    Test::once("cdi::a_dev_container_has_its_share", a_dev_container_has_its_share),
+    Test::once("cdi::whatever_is_killed_nothing_is_left", whatever_is_killed_nothing_is_left),
 ];
 
-type Nodes = BTreeSet<String>;
+/// UUID, total MiB of each GPU.
+const QUERY: &str = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits";
+const FIRST: [&str; 2] = ["--annotation", "fgpu/device=0"];
+/// Where tests put devices of their own.
+const MORE: &str = "/etc/cdi/lab.json";
 
-/// The device nodes of some edits of a spec. What the container sees is the driver root's node of the same
-/// path.
-fn nodes(edits: &Value) -> Nodes {
-    let nodes = edits["deviceNodes"].as_array().into_iter().flatten();
-    let path = |node: &Value| {
-        let path = node["path"].as_str().expect("a node has a path").to_owned();
-        assert_eq!(node["hostPath"], format!("/opt/fgpu-sim{path}"), "{node}");
-        path
-    };
-    nodes.map(path).collect()
+fn device(name: &str) -> [String; 2] {
+    ["--device".to_owned(), format!("fgpu.dev/gpu={name}")]
 }
 
-/// What nvidia-ctk writes, and the devices in it by name.
-///
-/// It looks for the minors of capabilities in /proc/driver only, whatever its driver root is.
-#[track_caller]
-fn generated() -> (Value, BTreeMap<String, Nodes>) {
-    let script = "mount --bind /opt/fgpu-sim/proc/driver /proc/driver && exec /opt/fgpu-sim.dist/nvidia-ctk --quiet \
-                  cdi generate --format=json --driver-root=/opt/fgpu-sim --dev-root=/opt/fgpu-sim";
-    let output = run(["unshare", "--mount", "sh", "-c", script]);
-    let spec: Value =
-        serde_json::from_str(output.ok()).unwrap_or_else(|error| panic!("{error}: {}", output.story()));
-    let devices = spec["devices"].as_array().into_iter().flatten();
-    let named = |device: &Value| {
-        (device["name"].as_str().expect("a device has a name").to_owned(), nodes(&device["containerEdits"]))
-    };
-    let devices = devices.map(named).collect();
-    (spec, devices)
+fn with(image: &str, names: &[&str]) -> Run {
+    docker::container(image).options(names.iter().flat_map(|name| device(name)))
 }
 
-fn set<const N: usize>(paths: [String; N]) -> Nodes {
-    paths.into()
+/// The names that the node's file has.
+fn names() -> Vec<String> {
+    let file = fs::read_to_string("/run/cdi/fgpu.json").expect("the node has its file");
+    let file: Value = serde_json::from_str(&file).expect("it is JSON");
+    let devices = file["devices"].as_array().expect("it has devices");
+    devices.iter().map(|device| device["name"].as_str().expect("a device has a name").to_owned()).collect()
 }
 
-fn each_gpu_has_its_node() {
-    for description in ["h100-80-x2.toml", "a100-40.toml"] {
-        let _node = node::simulated(description);
-        let (spec, found) = generated();
-        let mut expected = BTreeMap::new();
-        for (index, gpu) in node::gpus().into_iter().enumerate() {
-            let own = set([format!("/dev/nvidia{}", gpu.minor)]);
-            expected.extend([(index.to_string(), own.clone()), (gpu.uuid, own.clone())]);
-            expected.entry("all".to_owned()).or_insert_with(Nodes::new).extend(own);
-        }
-        assert_eq!(found, expected, "{description}");
-        let common = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(|name| format!("/dev/{name}"));
-        assert_eq!(nodes(&spec["containerEdits"]), set(common));
-        let mounts = spec["containerEdits"]["mounts"].as_array().expect("it has the driver's files");
-        for file in ["/libcuda.so.550.163.01", "/libnvidia-ml.so.550.163.01", "/nvidia-smi"] {
-            let is_it = |mount: &Value| mount["hostPath"].as_str().is_some_and(|path| path.ends_with(file));
-            assert!(mounts.iter().any(is_it), "{file}: {mounts:?}");
-        }
+/// A CDI file of this kind and these devices, by name and edits.
+fn file(kind: &str, devices: impl IntoIterator<Item = (String, Value)>) -> String {
+    let devices: Vec<_> =
+        devices.into_iter().map(|(name, edits)| json!({"name": name, "containerEdits": edits})).collect();
+    json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices}).to_string()
+}
+
+/// The edits of the device `name` in our own file, with `other` for its name.
+fn edits_of(name: &str, other: &str) -> Value {
+    let file: Value = serde_json::from_str(run(["fgpu", "cdi"]).ok()).expect("it is JSON");
+    let devices = file["devices"].as_array().expect("it has devices");
+    let device = devices.iter().find(|device| device["name"] == name).expect("it has that name");
+    let quoted = |name: &str| json!(name).to_string();
+    let text = device["containerEdits"].to_string().replace(&quoted(name), &quoted(other));
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+/// Removes a CDI file of a test.
+struct Written(&'static str);
+
+fn write(path: &'static str, text: &str) -> Written {
+    fs::create_dir_all("/etc/cdi").and_then(|()| fs::write(path, text)).expect("/etc can be written");
+    Written(path)
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // Another test's names are not this one's concern.
+        let _ = fs::remove_file(self.0);
     }
 }
 
-fn each_mig_device_has_its_nodes() {
-    let _node = node::simulated("h100-80-x8-mig.toml");
-    let mut containers = Vec::new();
-    let mut expected = BTreeMap::new();
-    for (gpu, profile) in [("0", "1g.10gb"), ("0", "1g.10gb"), ("1", "3g.40gb"), ("7", "2g.20gb")] {
-        let before = capabilities();
-        let share = docker::container("debian13").under(FrontEnd::Shim).annotation("fgpu/mig", profile);
-        let container = share.annotation("fgpu/device", gpu).command(["sleep", "1000"]).start();
-        let listed = container.exec(["nvidia-smi", "-L"]);
-        let uuid =
-            listed.ok().split("(UUID: ").find(|text| text.starts_with("MIG-")).expect("it has a MIG device");
-        let uuid = uuid.split(')').next().unwrap_or_default().to_owned();
-        let own = capabilities().into_iter().filter(|one| !before.contains(one));
-        let mut nodes: Nodes = own.map(|(_, minor)| format!("/dev/nvidia-caps/nvidia-cap{minor}")).collect();
-        assert_eq!(nodes.len(), 2, "the GPU instance's and the compute instance's");
-        nodes.insert(format!("/dev/nvidia{gpu}"));
-        expected.insert(uuid, nodes);
-        containers.push(container);
+/// A container with all of them asks for contradictory amounts: an engine that could not read one name says that it
+/// does not know it, and our hook is not run.
+fn every_engine_knows_every_name() {
+    let all = names();
+    assert!(all.len() > 30, "{all:?}");
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let contradict = |output: &Output| {
+        let said = output.refused();
+        assert!(said.contains("fgpu: conflict: --device fgpu.dev/gpu="), "{}", output.story());
+    };
+    contradict(&with("busybox", &all).run_plainly());
+    let options: Vec<String> =
+        ["--rm".to_owned()].into_iter().chain(all.iter().flat_map(|name| device(name))).collect();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    contradict(&podman::container("busybox", "crun", &options, &["true"]));
+    let pod = cri::Pod::start("names", "runc", &[]);
+    contradict(&pod.create_with("one", "busybox", &["true"], &all).start());
+    pod.remove();
+    // Each by itself is what Docker lists; before 28.3 it lists none.
+    let listed: Value =
+        serde_json::from_str(run(["docker", "info", "--format", "{{json .}}"]).ok()).expect("it is JSON");
+    if let Some(listed) = listed["DiscoveredDevices"].as_array() {
+        let listed = |name: &&&str| listed.iter().any(|known| known["ID"] == format!("fgpu.dev/gpu={name}"));
+        let missing: Vec<_> = all.iter().filter(|name| !listed(name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
-    let (_, found) = generated();
-    let by_uuid: BTreeMap<_, _> = found
-        .iter()
-        .filter(|(name, _)| name.starts_with("MIG-"))
-        .map(|(name, own)| (name.clone(), own.clone()))
-        .collect();
-    assert_eq!(by_uuid, expected);
-    let indices: Vec<_> = found.keys().filter(|name| name.contains(':')).map(String::as_str).collect();
-    assert_eq!(indices, ["0:0", "0:1", "1:0", "7:0"]);
-    containers.into_iter().for_each(docker::Container::remove);
-    wait_until_clean();
-    let left: Vec<_> = generated().1.into_keys().filter(|name| name.starts_with("MIG-")).collect();
-    assert!(left.is_empty(), "{left:?}");
+}
+
+/// One Docker container, with the file and without.
+fn without_a_device_nothing_changes() {
+    let container =
+        docker::container("busybox").options(["--hostname", "h"]).command(["sleep", "1000"]).create();
+    let config = || {
+        container.docker(&["start"]).ok();
+        let path = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{}/config.json", container.id);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        container.docker(&["kill"]).ok();
+        container.wait_for_end();
+        text
+    };
+    let with = config();
+    let file = fs::read_to_string("/run/cdi/fgpu.json").expect("the node has its file");
+    fs::remove_file("/run/cdi/fgpu.json").expect("it is there");
+    let without = config();
+    fs::write("/run/cdi/fgpu.json", file).expect("/run can be written");
+    // The sandbox of its network has a number of its own each time.
+    let plain = |text: &str| -> Value {
+        let mut spec: Value = serde_json::from_str(text).expect("it is JSON");
+        for namespace in spec["linux"]["namespaces"].as_array_mut().into_iter().flatten() {
+            namespace["path"].take();
+        }
+        spec
+    };
+    assert!(!with.contains("fgpu"), "{with}");
+    assert_eq!(plain(&with), plain(&without));
+    assert_eq!(with.len(), without.len());
+}
+
+fn podman_gives_a_share() {
+    for runtime in runtimes() {
+        let device = device("0.25");
+        let options = [&["--rm", "--cap-add", "MKNOD", &*device[0], &*device[1]], &FIRST[..]].concat();
+        assert_has_quarter_of_first(|script| {
+            podman::container("debian13", runtime, &options, &["sh", "-c", script])
+        });
+        node::wait_until_free();
+        let options = ["--detach", "--name", "one", &*device[0], &*device[1]];
+        for end in [&["kill", "one"][..], &["rm", "--force", "--time", "0", "one"]] {
+            podman::container("busybox", runtime, &options, &["sleep", "1000"]).ok();
+            assert_eq!(
+                podman::podman(&["inspect", "--format", "{{.Id}}", "one"]).ok(),
+                node::only_lease().id
+            );
+            podman::podman(end).ok();
+            node::wait_until_free();
+            podman::remove("one");
+        }
+        assert_nothing_is_left();
+    }
+}
+
+fn podman_gives_a_share_in_user_namespaces() {
+    let device = device("0.25");
+    for runtime in runtimes() {
+        let options = [&[&*device[0], &*device[1]], &FIRST[..]].concat();
+        crate::hook_user::assert_works_in_user_namespaces(runtime, &options);
+    }
+}
+
+/// A Podman that says that it is of before 4.6, which hands on what an image says.
+fn annotations_of_an_image_are_not_heard() {
+    const OLD: &str = "/usr/local/sbin/podman";
+    let look = || {
+        let device = device("0.25");
+        let options =
+            [&["--rm", &*device[0], &*device[1]], &["--annotation", "fgpu/compute=nonsense"][..]].concat();
+        podman::container("busybox", "crun", &options, &["nvidia-smi", "-L"])
+    };
+    assert!(look().refused().contains("fgpu: invalid-request: "), "{}", look().story());
+    // The hook looks for it first there, and the lab's own client does not.
+    let script = format!("printf '#!/bin/sh\\necho podman version 4.3.1\\n' >{OLD} && chmod 755 {OLD}");
+    shell(&script).ok();
+    // Past the stand-in: this PATH is ours, too.
+    let path = "PATH=/usr/bin:/usr/sbin:/bin:/sbin";
+    let old = run([
+        "env",
+        path,
+        "podman",
+        "--runtime",
+        "crun",
+        "run",
+        "--rm",
+        "--device",
+        "fgpu.dev/gpu=0.25",
+        "--annotation",
+        "fgpu/compute=nonsense",
+        "localhost/busybox",
+        "true",
+    ]);
+    run(["rm", OLD]).ok();
+    old.ok();
+    node::wait_until_free();
+}
+
+fn containerd_gives_a_pod_a_share() {
+    let granted = node::gpus()[0].share(250_000);
+    for front_end in [FrontEnd::Cdi, FrontEnd::Shim, FrontEnd::Runtime] {
+        let pod = cri::Pod::start("cdi", front_end.docker_runtime(), &[]);
+        let container = pod.create_with("one", "debian13", &["sleep", "1000"], &["0.25"]);
+        container.start().ok();
+        assert_eq!(node::only_lease().id, container.id);
+        let output = container.exec(&["sh", "-c", &format!("{QUERY}; alloc fill")]);
+        let lines: Vec<_> = output.ok().lines().collect();
+        assert_eq!(lines[0], (granted >> 20).to_string());
+        crate::limit::assert_filled(lines[1], granted);
+        pod.remove();
+        node::wait_until_free();
+        assert_nothing_is_left();
+    }
+}
+
+fn malformed_names_are_refused() {
+    let rows = [
+        ("1-0", "invalid-request"),
+        ("2", "invalid-request"),
+        ("0", "invalid-request"),
+        ("1-3-4", "invalid-request"),
+        ("4Xi", "invalid-request"),
+        ("0x1", "invalid-request"),
+        ("units-0", "denied"),
+        ("mig-", "invalid-request"),
+        ("9999Gi", "too-large"),
+        ("9x1", "too-large"),
+        ("mig-1g.10gb", "no-gpu"),
+        ("mig-auto", "invalid-request"),
+    ];
+    let own = names();
+    let more = rows.iter().filter(|(name, _)| !own.iter().any(|known| known == name) && *name != "mig-");
+    let more = more.map(|(name, _)| ((*name).to_owned(), edits_of("0.25", name)));
+    let _written = write(MORE, &file("fgpu.dev/gpu", more));
+    for (name, code) in rows.into_iter().filter(|(name, _)| *name != "mig-") {
+        let output = with("busybox", &[name]).run_plainly();
+        let said = output.refused();
+        assert!(said.contains(&format!("fgpu: {code}: ")), "{name}: {}", output.story());
+        assert!(said.contains(&format!("--device fgpu.dev/gpu={name}")), "{name}: {}", output.story());
+    }
+    // And what a name and an annotation say together.
+    for annotation in ["fgpu/fraction=0.25", "fgpu/memory=1Gi", "fgpu/mig=1g.10gb"] {
+        let output = with("busybox", &["0.25"]).options(["--annotation", annotation]).run_plainly();
+        assert!(output.refused().contains("fgpu: conflict: "), "{}", output.story());
+    }
+    assert_nothing_is_left();
+}
+
+fn one_name_twice_is_one_share() {
+    let run = || with("debian13", &["0.25", "0.25"]).options(FIRST);
+    assert_has_quarter_of_first(|script| run().command(["sh", "-c", script]).run());
+    node::wait_until_free();
+    let device = device("0.25");
+    let options = ["--rm", "--detach", &*device[0], &*device[1], &*device[0], &*device[1]];
+    podman::container("busybox", "crun", &options, &["sleep", "1000"]).ok();
+    node::only_lease();
+}
+
+fn two_names_contradict_each_other() {
+    for names in [["0.25", "0.5"], ["0.25", "1-4"], ["1Gi", "2x1"]] {
+        let output = with("busybox", &names).run_plainly();
+        let said = output.refused();
+        for word in ["fgpu: conflict: ", names[0], names[1], "2x0.5"] {
+            assert!(said.contains(word), "no {word:?} in {}", output.story());
+        }
+    }
+    assert_nothing_is_left();
+}
+
+fn beside_another_front_end_there_is_one_grant() {
+    for front_end in [FrontEnd::Shim, FrontEnd::Runtime] {
+        let container =
+            with("debian13", &["0.25"]).under(front_end).options(FIRST).command(["sleep", "1000"]).start();
+        assert_eq!(node::only_lease().id, container.id);
+        assert_has_quarter_of_first(|script| container.exec(["sh", "-c", script]));
+        container.docker(&["restart", "--time", "0"]).ok();
+        assert_eq!(node::only_lease().id, container.id);
+        container.remove();
+        node::wait_until_free();
+        let two = with("busybox", &["0.25"]).under(front_end).options(["--annotation", "fgpu/fraction=0.5"]);
+        let refused = two.run_plainly();
+        assert!(refused.refused().contains("fgpu: conflict: "), "{}", refused.story());
+    }
+    let _installed = hooks::install();
+    for runtime in runtimes() {
+        let device = device("0.25");
+        let options = [&["--rm", "--cap-add", "MKNOD", &*device[0], &*device[1]], &FIRST[..]].concat();
+        assert_has_quarter_of_first(|script| {
+            podman::container("debian13", runtime, &options, &["sh", "-c", script])
+        });
+        node::wait_until_free();
+    }
+    assert_nothing_is_left();
+}
+
+/// NVIDIA's file has a hook, and both orders of the two on the command line are tried.
+fn nvidias_devices_are_refused() {
+    const TOOL: &str = "/usr/local/bin/nvidia-cdi-hook";
+    std::os::unix::fs::symlink("/bin/true", TOOL).expect("/usr can be written");
+    let hook =
+        json!({"hookName": "createContainer", "path": TOOL, "args": ["nvidia-cdi-hook", "update-ldcache"]});
+    let edits = json!({"hooks": [hook]});
+    let devices = ["0", "all"].map(|name| (name.to_owned(), edits.clone()));
+    let written = write("/etc/cdi/nvidia.json", &file("nvidia.com/gpu", devices));
+    let theirs = ["--device".to_owned(), "nvidia.com/gpu=0".to_owned()];
+    for options in [[device("0.25"), theirs.clone()].concat(), [theirs.clone(), device("0.25")].concat()] {
+        let output = docker::container("busybox").options(options).command(["true"]).run_plainly();
+        let said = output.refused();
+        assert!(said.contains("fgpu: conflict: ") && said.contains("nvidia.com/gpu"), "{}", output.story());
+    }
+    // Alone it is none of our business.
+    docker::container("busybox").options(theirs).command(["true"]).run_plainly().ok();
+    let all = with("busybox", &["0.25"]).options(["--gpus", "all"]).command(["true"]).run_plainly();
+    all.refused();
+    drop(written);
+    fs::remove_file(TOOL).expect("it is there");
+    assert_nothing_is_left();
+}
+
+fn options_of_docker_run() {
+    let gpus = node::gpus();
+    let granted = gpus[0].share(250_000);
+    let other = crate::hook::number(&format!("/dev/nvidia{}", gpus[1].minor));
+    for options in [
+        &["--privileged"][..],
+        &["--read-only"],
+        &["--user", "1000:1000"],
+        &["--userns", "host"],
+        &["--cap-drop", "ALL"],
+        &["--security-opt", "no-new-privileges"],
+        &["--network", "host", "--pid", "host", "--ipc", "host"],
+        &["--init", "--tmpfs", "/run"],
+        &["--cgroupns", "host"],
+    ] {
+        let container = with("debian13", &["0.25"])
+            .options(FIRST)
+            .options(options.iter().copied())
+            .command(["sleep", "1000"]);
+        // cgroup v1 cannot forbid a device where all are allowed.
+        if options == ["--privileged"] && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+            let refused = container.try_start().expect_err("the other GPU could be opened");
+            assert!(refused.refused().contains("fgpu: conflict: "), "{}", refused.story());
+            continue;
+        }
+        let container = container.start();
+        let output = container.exec(["sh", "-c", &format!("{QUERY}; alloc fill")]);
+        let lines: Vec<_> = output.ok().lines().collect();
+        assert_eq!(lines[0], (granted >> 20).to_string(), "{options:?}");
+        crate::limit::assert_filled(lines[1], granted);
+        let opened = container.exec(["sh", "-c", &format!("cd /tmp 2>/dev/null; nodes -m {other}")]);
+        assert!(
+            !opened.stdout.contains("ENXIO") && !opened.stdout.contains(" open"),
+            "{options:?}: {}",
+            opened.story()
+        );
+        container.remove();
+        node::wait_until_free();
+    }
+    assert_nothing_is_left();
+}
+
+/// Docker before 28.2 does not start containers with CDI devices again by itself (moby#49989).
+fn restarts_containers() -> bool {
+    let version = run(["docker", "version", "--format", "{{.Server.Version}}"]);
+    let mut numbers = version.ok().split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(28), Some(2))
+}
+
+/// A container that Docker starts again. A starting dockerd asks it to end first, and `sleep` heeds only SIGKILL.
+fn restarting() -> docker::Container {
+    with("busybox", &["0.75"])
+        .options(["--restart", "always", "--stop-signal", "KILL"])
+        .command(["sleep", "1000"])
+        .start()
+}
+
+fn docker_restarts_what_always_restarts() {
+    let container = restarting();
+    let first = node::only_lease();
+    let again = |before: &node::Lease| {
+        wait_until("the next life of a container", || {
+            node::leases().iter().any(|lease| lease.id == container.id && lease.nonce != before.nonce)
+        });
+        // A dockerd that is killed before it has seen the start knows nothing of it afterwards.
+        wait_until("Docker to know of it", || container.inspect("{{.State.Running}}") == "true");
+        node::only_lease()
+    };
+    // Its process ends by itself.
+    assert!(process::kill(container.pid()));
+    let second = again(&first);
+    daemons::kill(&["dockerd"]);
+    daemons::start();
+    if restarts_containers() {
+        let third = again(&second);
+        daemons::kill(&["dockerd", "containerd"]);
+        daemons::start();
+        again(&third);
+    } else {
+        wait_until("the end of its life", || node::leases().is_empty());
+        container.docker(&["start"]).ok();
+        again(&second);
+    }
+    container.remove();
+    node::wait_until_free();
+    assert_nothing_is_left();
+}
+
+/// Everything ends at once, and /run is empty.
+fn after_a_reboot_all_is_as_before() {
+    let container = restarting();
+    let before = node::only_lease();
+    let init = container.pid();
+    daemons::kill(&["dockerd", "containerd"]);
+    for shim in process::running("/usr/bin/containerd-shim-runc-v2", "") {
+        process::kill(shim.pid);
+    }
+    process::kill(init);
+    wait_until("the end of everything", || !process::lives(init));
+    let options = run(["sed", "-n", "s/^Options=//p", "/usr/lib/systemd/system/run-fgpu.mount"]);
+    shell(
+        "for place in $(awk '{print $5}' /proc/self/mountinfo | grep -E '^/run/(fgpu|docker|containerd)(/|$)|^/var/lib/docker/' | tac); do \
+         umount -l $place || exit 1; done; \
+         rm -rf /run/cdi /run/docker /run/containerd /run/runc /run/docker.pid /run/fgpu/*",
+    )
+    .ok();
+    shell(&format!("mount -t tmpfs -o {} fgpu /run/fgpu && fgpu cdi --write", options.ok())).ok();
+    assert_eq!(node::leases(), []);
+    daemons::start();
+    if !restarts_containers() {
+        container.docker(&["start"]).ok();
+    }
+    wait_until("its life after the reboot", || node::leases().iter().any(|lease| lease.id == container.id));
+    assert_ne!(node::only_lease().nonce, before.nonce);
+    container.remove();
+    node::wait_until_free();
+    assert_nothing_is_left();
+}
+
+/// Two halves of the node's one GPU, and a third half, which waits until a service stops.
+fn compose_shares_a_gpu() {
+    const PROJECT: [&str; 4] = ["docker", "compose", "--project-directory", "/run/lab/compose"];
+    let _node = node::simulated("a100-40.toml");
+    docker::load("debian13");
+    let service = |name: &str| {
+        format!(
+            "  {name}:\n    image: debian13\n    network_mode: none\n    stop_signal: KILL\n    command: sleep 1000\n    \
+             devices: [\"fgpu.dev/gpu=0.5\"]\n"
+        )
+    };
+    let waiting = "    annotations:\n      fgpu/wait: 5m\n    depends_on: [one, two]\n";
+    let text = format!("services:\n{}{}{}{waiting}", service("one"), service("two"), service("three"));
+    fs::create_dir_all("/run/lab/compose").expect("/run can be written");
+    fs::write("/run/lab/compose/compose.yaml", &text).expect("/run can be written");
+    let compose = |words: &[&str]| run(PROJECT.iter().chain(words));
+    if !knows_devices() {
+        let up = compose(&["up", "--detach"]);
+        assert!(up.refused().contains("no such file or directory"), "{}", up.story());
+        compose(&["down"]).ok();
+        return;
+    }
+    let up = thread::spawn(move || run(PROJECT.iter().chain(&["up", "--detach"])));
+    wait_until("two services and one that waits", || node::leases().len() == 2 && node::waiting() == 1);
+    let look = compose(&["exec", "-T", "one", "sh", "-c", QUERY]);
+    let granted = node::gpus()[0].share(500_000);
+    assert_eq!(look.ok(), (granted >> 20).to_string());
+    compose(&["stop", "one"]).ok();
+    up.join().expect("compose ends").ok();
+    assert_eq!((node::leases().len(), node::waiting()), (2, 0));
+    assert_eq!(compose(&["exec", "-T", "three", "sh", "-c", QUERY]).ok(), (granted >> 20).to_string());
+    compose(&["down"]).ok();
+    node::wait_until_free();
+    assert_nothing_is_left();
+}
+
+/// Compose before 2.30 takes a CDI device for a file (docker/compose#12184).
+fn knows_devices() -> bool {
+    let version = run(["docker", "compose", "version", "--short"]);
+    let mut numbers = version.ok().split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(2), Some(30))
+}
+
+/// The file of docs/dev-containers.md, with the lab's image, by the CLI that editors use.
+fn a_dev_container_has_its_share() {
+    const FOLDER: &str = "/run/lab/workspace";
+    const CLI: [&str; 2] =
+        ["/opt/fgpu-sim.dist/devcontainer/node", "/opt/fgpu-sim.dist/devcontainer/cli/devcontainer.js"];
+    let page = include_str!("../../../docs/dev-containers.md");
+    let text = page.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has one");
+    let mut config: Value = serde_json::from_str(text).expect("it is JSON");
+    config["image"] = json!("debian13");
+    // Else the CLI builds an image from this one, for which there is no registry.
+    config["updateRemoteUserUID"] = json!(false);
+    docker::load("debian13");
+    fs::create_dir_all(format!("{FOLDER}/.devcontainer")).expect("/run can be written");
+    fs::write(format!("{FOLDER}/.devcontainer/devcontainer.json"), config.to_string()).expect("as above");
+    let cli = |words: &[&str]| {
+        run(CLI.iter().chain(&words[..1]).chain(&["--workspace-folder", FOLDER]).chain(&words[1..]))
+    };
+    let up: Value = serde_json::from_str(cli(&["up"]).ok()).expect("it prints JSON");
+    let lease = node::only_lease();
+    assert_eq!(up["containerId"], lease.id);
+    let look = cli(&["exec", "sh", "-c", QUERY]);
+    assert_eq!(look.ok(), (node::gpus()[0].share(250_000) >> 20).to_string(), "{}", look.story());
+    run(["docker", "rm", "--force", &lease.id]).ok();
+    node::wait_until_free();
+    run(["rm", "-rf", FOLDER]).ok();
+    assert_nothing_is_left();
+}
+
+/// The file is there all the same, so that the hook can say it.
+fn without_a_driver_the_reason_is_told() {
+    let _configured = node::configure("");
+    fs::write("/etc/fgpu/config.toml", "[driver]\nroot = \"/nowhere\"\n").expect("/etc can be written");
+    let before = fs::read_to_string("/run/cdi/fgpu.json").expect("the node has its file");
+    run(["fgpu", "cdi", "--write"]).ok();
+    let output = with("busybox", &["0.25"]).run_plainly();
+    assert!(output.refused().contains("fgpu: no-gpu: "), "{}", output.story());
+    fs::write("/run/cdi/fgpu.json", before).expect("/run can be written");
+    assert_nothing_is_left();
+}
+
+/// Containers come and go, and meanwhile a process of one kind is killed at a random moment of each.
+fn whatever_is_killed_nothing_is_left() {
+    const KINDS: [&str; 5] = [
+        "/usr/bin/fgpu-hook",
+        "/usr/sbin/runc",
+        "/usr/bin/containerd-shim-runc-v2",
+        "/usr/bin/containerd",
+        "/usr/sbin/dockerd",
+    ];
+    let mut random = Random::new(16);
+    for kind in KINDS {
+        let mut hits = 0;
+        for _ in 0..8 {
+            let client = thread::spawn(|| with("busybox", &["0.5"]).command(["sleep", "0.2"]).try_start());
+            let mut done = false;
+            while !client.is_finished() && !done {
+                thread::sleep(Duration::from_micros(random.below(40_000)));
+                for process in process::running(kind, "") {
+                    let hit = random.below(3) == 0 && process::kill(process.pid);
+                    hits += usize::from(hit);
+                    // A daemon is not ended twice in one round: it has to be started again.
+                    done |= hit && kind.ends_with('d');
+                }
+            }
+            let _ = client.join().expect("the client ends");
+            daemons::start();
+        }
+        assert!(hits > 0, "no {kind} was hit");
+        tidy();
+        assert_nothing_is_left();
+    }
+}
+
+/// Ends what is left of containers after an engine was killed. A Docker that was killed while it started one may not
+/// be able to remove it until it has been started anew.
+fn tidy() {
+    wait_until("the end of the containers that were given up", || {
+        run(["fgpu", "gc"]).ok();
+        !node::inits().into_iter().any(process::kill)
+    });
+    if shell("docker rm --force $(docker ps --all --quiet)").status != 0 {
+        daemons::kill(&["dockerd", "containerd"]);
+        for shim in process::running("/usr/bin/containerd-shim-runc-v2", "") {
+            process::kill(shim.pid);
+        }
+        daemons::start();
+    }
+    docker::remove_all();
+    run(["fgpu", "gc"]).ok();
 }

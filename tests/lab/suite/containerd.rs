@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
 fn options(front_end: FrontEnd) -> &'static [&'static str] {
     match front_end {
         FrontEnd::Shim => &["--runtime", "io.containerd.fgpu.v2"],
+        FrontEnd::Cdi => &["--runtime", "io.containerd.runc.v2"],
         FrontEnd::Runtime => {
             &["--runtime", "io.containerd.runc.v2", "--runc-binary", "/usr/bin/fgpu-runtime"]
         }

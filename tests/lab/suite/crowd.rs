@@ -38,7 +38,7 @@ fn two_hundred() {
                 if at >= CONTAINERS {
                     break;
                 }
-                let front_end = if at.is_multiple_of(2) { FrontEnd::Shim } else { FrontEnd::Runtime };
+                let front_end = [FrontEnd::Shim, FrontEnd::Runtime, FrontEnd::Cdi][at % 3];
                 // However slow the machine is: as long as some get room, there is room.
                 while !run_one(front_end, &refused) {
                     let in_vain = in_vain.fetch_add(1, Ordering::Relaxed);

@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("hook_user::rootless_podman_is_told_what_to_do", rootless_podman_is_told_what_to_do),
 ];
 
+const QUARTER: [&str; 4] = ["--annotation", "fgpu/fraction=0.25", "--annotation", "fgpu/device=0"];
 const LOOK: &str = "alloc count info fill; nodes /dev/nvidia0 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia1; nvidia-smi -L; \
     tr -s ' ' </proc/self/uid_map";
 
@@ -66,7 +67,7 @@ fn bundle_with_user_namespace_works() {
 fn podman_with_user_namespace_works() {
     let _installed = hooks::install();
     for runtime in runtimes() {
-        assert_works_in_user_namespaces(runtime);
+        assert_works_in_user_namespaces(runtime, &QUARTER);
     }
 }
 
@@ -76,19 +77,18 @@ fn the_runtime_works_in_a_user_namespace() {
     assert!(!Path::new("/dev/nvidiactl").exists(), "the host's /dev has none");
     for runtime in runtimes() {
         let _configured = node::configure(&format!("runtimes = [\"{runtime}\"]"));
-        assert_works_in_user_namespaces("/usr/bin/fgpu-runtime");
+        assert_works_in_user_namespaces("/usr/bin/fgpu-runtime", &QUARTER);
     }
 }
 
 #[track_caller]
-fn assert_works_in_user_namespaces(runtime: &str) {
+pub(crate) fn assert_works_in_user_namespaces(runtime: &str, asking: &[&str]) {
     // Whose ids `auto` takes.
     shell("id containers 2>/dev/null || useradd --system containers").ok();
     fs::write("/etc/subuid", "containers:200000:131072\n").expect("/etc is writable");
     fs::write("/etc/subgid", "containers:200000:131072\n").expect("/etc is writable");
     for (mapping, outer) in [("--userns=auto", "2"), ("--uidmap=0:100000:65536", "100000")] {
-        let options =
-            ["--rm", mapping, "--annotation", "fgpu/fraction=0.25", "--annotation", "fgpu/device=0"];
+        let options = [&["--rm", mapping], asking].concat();
         let output = podman::container("debian13", runtime, &options, &["sh", "-c", LOOK]);
         assert_has_quarter(&output, outer);
         node::wait_until_free();

@@ -6,12 +6,12 @@ use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
 
 pub(crate) const TESTS: &[Test] = &[
-    Test::both("limit::program_fills_its_grant_and_no_more", program_fills_its_grant_and_no_more),
+    Test::docker("limit::program_fills_its_grant_and_no_more", program_fills_its_grant_and_no_more),
     Test::once("limit::sixteen_racers_stay_within", sixteen_racers_stay_within),
     Test::once("limit::sigkill_gives_memory_back", sigkill_gives_memory_back),
-    Test::both("limit::holds_however_the_library_is_found", holds_however_the_library_is_found),
+    Test::docker("limit::holds_however_the_library_is_found", holds_however_the_library_is_found),
     Test::once("limit::neighbours_do_not_take_from_each_other", neighbours_do_not_take_from_each_other),
-    Test::both("limit::musl_image_runs_what_it_ran_before", musl_image_runs_what_it_ran_before),
+    Test::docker("limit::musl_image_runs_what_it_ran_before", musl_image_runs_what_it_ran_before),
     Test::once("limit::read_only_container_works", read_only_container_works),
     Test::once("limit::contexts_count_for_what_they_take", contexts_count_for_what_they_take),
 ];

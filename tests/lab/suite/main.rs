@@ -36,6 +36,7 @@ mod malformed;
 mod mends;
 mod mig;
 mod notify;
+mod nvidia_ctk;
 mod packages;
 mod podman;
 mod queue;
@@ -67,6 +68,7 @@ fn tests() -> Vec<Test> {
         malformed::TESTS,
         mends::TESTS,
         mig::TESTS,
+        nvidia_ctk::TESTS,
         cdi::TESTS,
         same::TESTS,
         as_before::TESTS,

@@ -9,7 +9,7 @@ use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
 
 pub(crate) const TESTS: &[Test] = &[
-    Test::both("mig::a_container_sees_its_devices", a_container_sees_its_devices),
+    Test::docker("mig::a_container_sees_its_devices", a_container_sees_its_devices),
     Test::once("mig::the_hook_brings_a_device", the_hook_brings_a_device),
     Test::once("mig::a_slow_driver_holds_up_no_other_container", a_slow_driver_holds_up_no_other_container),
     Test::once("mig::churn_leaves_no_instance", churn_leaves_no_instance),

@@ -69,6 +69,7 @@ fn install_run_undo_purge() {
     let installed = install(&current());
     for unit in [
         "timers.target.wants/fgpu-gc.timer",
+        "multi-user.target.wants/fgpu-cdi.service",
         "multi-user.target.wants/fgpu-inventory.service",
         "local-fs.target.wants/run-fgpu.mount",
     ] {

@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("resize::running_process_gets_more", running_process_gets_more),
     Test::once("resize::less_than_is_used_ends_nobody", less_than_is_used_ends_nobody),
     Test::once("resize::there_must_be_room", there_must_be_room),
-    Test::both("resize::restart_asks_anew", restart_asks_anew),
+    Test::docker("resize::restart_asks_anew", restart_asks_anew),
 ];
 
 fn resize(id: &str, words: &[&str]) -> Output {

@@ -11,9 +11,9 @@ use fgpu_lab::node::{self, FrontEnd};
 use crate::limit::assert_filled;
 
 pub(crate) const TESTS: &[Test] = &[
-    Test::both("roads::no_environment_leads_around", no_environment_leads_around),
-    Test::both("roads::no_data_of_an_image_leads_around", no_data_of_an_image_leads_around),
-    Test::both(
+    Test::docker("roads::no_environment_leads_around", no_environment_leads_around),
+    Test::docker("roads::no_data_of_an_image_leads_around", no_data_of_an_image_leads_around),
+    Test::docker(
         "roads::an_administrator_in_a_container_changes_no_file_of_the_node",
         an_administrator_in_a_container_changes_no_file_of_the_node,
     ),

@@ -10,8 +10,8 @@ use fgpu_lab::{ctr, daemons, docker};
 pub(crate) const TESTS: &[Test] = &[
     Test::once("same::config_of_ctr_container", config_of_ctr_container),
     Test::once("same::config_of_docker_container", config_of_docker_container),
-    Test::both("same::engine_commands_work", engine_commands_work),
-    Test::both("same::a_committed_image_has_empty_places_and_no_driver", committed),
+    Test::docker("same::engine_commands_work", engine_commands_work),
+    Test::docker("same::a_committed_image_has_empty_places_and_no_driver", committed),
 ];
 
 /// The bundles of containerd's tasks.
@@ -153,10 +153,12 @@ fn engine_commands_work(front_end: FrontEnd) {
     assert_eq!(trapping.docker(&["wait"]).ok(), "9");
 
     // Standard input and a terminal.
-    let runtime = front_end.docker_runtime();
-    let annotation = "--annotation fgpu/fraction=0.25";
+    let options = match front_end {
+        FrontEnd::Cdi => front_end.asks("0.25"),
+        _ => format!("--runtime {} --annotation {}", front_end.docker_runtime(), front_end.asks("0.25")),
+    };
     let cat = format!(
-        "echo in | docker run --rm -i --runtime {runtime} {annotation} busybox sh -c 'cat >/dev/null; exit 5'"
+        "echo in | docker run --rm -i {options} busybox sh -c 'nvidia-smi -L; cat >/dev/null; exit 5'"
     );
     assert_eq!(shell(&cat).status, 5);
     let tty =

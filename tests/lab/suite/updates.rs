@@ -208,7 +208,7 @@ fn podman_update() {
 fn pod_is_resized_in_place(front_end: FrontEnd) {
     resize_a_pod(match front_end {
         FrontEnd::Shim => "fgpu",
-        FrontEnd::Runtime => "fgpu-oci",
+        other => other.docker_runtime(),
     });
 }
 
@@ -217,7 +217,7 @@ fn pod_over_crun_is_resized_in_place(front_end: FrontEnd) {
     let _configured = fgpu_lab::node::configure("runtimes = [\"crun\"]");
     resize_a_pod(match front_end {
         FrontEnd::Shim => "fgpu-crun",
-        FrontEnd::Runtime => "fgpu-oci",
+        other => other.docker_runtime(),
     });
 }
 

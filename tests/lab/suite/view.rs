@@ -6,13 +6,13 @@ use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
 
 pub(crate) const TESTS: &[Test] = &[
-    Test::both("view::smi_shows_the_grant", smi_shows_the_grant),
-    Test::both("view::driver_api_shows_the_grant", driver_api_shows_the_grant),
+    Test::docker("view::smi_shows_the_grant", smi_shows_the_grant),
+    Test::docker("view::driver_api_shows_the_grant", driver_api_shows_the_grant),
     Test::once("view::other_containers_are_invisible", other_containers_are_invisible),
-    Test::both("view::only_granted_nodes_open", only_granted_nodes_open),
-    Test::both("view::two_gpus_are_two", two_gpus_are_two),
+    Test::docker("view::only_granted_nodes_open", only_granted_nodes_open),
+    Test::docker("view::two_gpus_are_two", two_gpus_are_two),
     Test::once("view::limits_are_read_only", limits_are_read_only),
-    Test::both("view::no_program_is_started_from_shared_data", no_program_is_started_from_shared_data),
+    Test::docker("view::no_program_is_started_from_shared_data", no_program_is_started_from_shared_data),
 ];
 
 const MIB: u64 = 1 << 20;

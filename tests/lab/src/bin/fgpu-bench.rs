@@ -126,7 +126,11 @@ fn time_hook() {
 fn docker_run(rounds: usize, beside_mounts: bool) {
     let mounts = (0..MOUNTS).map(|number| format!("--volume=/bin/busybox:/mounted/{number}:ro"));
     let mounts: Vec<String> = mounts.collect();
-    let mut ways = vec![vec!["--runtime=runc"], vec!["--runtime=fgpu", "--annotation=fgpu/fraction=0.25"]];
+    let mut ways = vec![
+        vec!["--runtime=runc"],
+        vec!["--runtime=fgpu", "--annotation=fgpu/fraction=0.25"],
+        vec!["--device=fgpu.dev/gpu=0.25"],
+    ];
     if beside_mounts {
         ways.push([vec!["--runtime=runc"], mounts.iter().map(String::as_str).collect()].concat());
     }
@@ -146,7 +150,11 @@ fn docker_run(rounds: usize, beside_mounts: bool) {
             times[number].push(start.elapsed());
         }
     }
-    let figures = [("docker run --rm", "5 ms"), ("docker run --rm, runc and twelve -v", "")];
+    let figures = [
+        ("docker run --rm", "5 ms"),
+        ("docker run --rm, a CDI device", "5 ms"),
+        ("docker run --rm, runc and twelve -v", ""),
+    ];
     for (with, (figure, limit)) in times[1..].iter().zip(figures) {
         row(figure, times[0].clone(), with.clone(), limit);
     }
