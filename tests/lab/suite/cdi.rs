@@ -4,16 +4,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::thread;
-use std::time::Duration;
 
 use fgpu_lab::bundle::runtimes;
-use fgpu_lab::command::{Output, run, shell, wait_until};
+use fgpu_lab::command::{Output, run, shell};
 use fgpu_lab::docker::{self, Run};
 use fgpu_lab::inside::Test;
 use fgpu_lab::node::{self, FrontEnd};
-use fgpu_lab::shuffle::Random;
-use fgpu_lab::{cri, daemons, hooks, podman, process};
+use fgpu_lab::{cri, hooks, podman};
 use serde_json::{Value, json};
 
 use crate::hook::{assert_has_quarter_of_first, assert_nothing_is_left};
@@ -21,6 +18,7 @@ use crate::hook::{assert_has_quarter_of_first, assert_nothing_is_left};
 pub(crate) const TESTS: &[Test] = &[
     Test::once("cdi::every_engine_knows_every_name", every_engine_knows_every_name),
     Test::once("cdi::without_a_device_nothing_changes", without_a_device_nothing_changes),
+    Test::once("cdi::without_a_driver_the_reason_is_told", without_a_driver_the_reason_is_told),
     Test::once("cdi::podman_gives_a_share", podman_gives_a_share),
     Test::once("cdi::podman_gives_a_share_in_user_namespaces", podman_gives_a_share_in_user_namespaces),
     Test::once("cdi::annotations_of_an_image_are_not_heard", annotations_of_an_image_are_not_heard),
@@ -34,16 +32,10 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     Test::once("cdi::nvidias_devices_are_refused", nvidias_devices_are_refused),
     Test::once("cdi::options_of_docker_run", options_of_docker_run),
-    Test::once("cdi::docker_restarts_what_always_restarts", docker_restarts_what_always_restarts),
-    Test::once("cdi::after_a_reboot_all_is_as_before", after_a_reboot_all_is_as_before),
-    Test::once("cdi::without_a_driver_the_reason_is_told", without_a_driver_the_reason_is_told),
-    Test::once("cdi::compose_shares_a_gpu_and_the_third_service_waits", compose_shares_a_gpu),
-    Test::once("cdi::a_dev_container_has_its_share", a_dev_container_has_its_share),
-    Test::once("cdi::whatever_is_killed_nothing_is_left", whatever_is_killed_nothing_is_left),
 ];
 
 /// UUID, total MiB of each GPU.
-const QUERY: &str = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits";
+pub(crate) const QUERY: &str = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits";
 const FIRST: [&str; 2] = ["--annotation", "fgpu/device=0"];
 /// Where tests put devices of their own.
 const MORE: &str = "/etc/cdi/lab.json";
@@ -52,7 +44,7 @@ fn device(name: &str) -> [String; 2] {
     ["--device".to_owned(), format!("fgpu.dev/gpu={name}")]
 }
 
-fn with(image: &str, names: &[&str]) -> Run {
+pub(crate) fn with(image: &str, names: &[&str]) -> Run {
     docker::container(image).options(names.iter().flat_map(|name| device(name)))
 }
 
@@ -152,6 +144,18 @@ fn without_a_device_nothing_changes() {
     assert!(!with.contains("fgpu"), "{with}");
     assert_eq!(plain(&with), plain(&without));
     assert_eq!(with.len(), without.len());
+}
+
+/// The file is there all the same, so that the hook can say it.
+fn without_a_driver_the_reason_is_told() {
+    let _configured = node::configure("");
+    fs::write("/etc/fgpu/config.toml", "[driver]\nroot = \"/nowhere\"\n").expect("/etc can be written");
+    let before = fs::read_to_string("/run/cdi/fgpu.json").expect("the node has its file");
+    run(["fgpu", "cdi", "--write"]).ok();
+    let output = with("busybox", &["0.25"]).run_plainly();
+    assert!(output.refused().contains("fgpu: no-gpu: "), "{}", output.story());
+    fs::write("/run/cdi/fgpu.json", before).expect("/run can be written");
+    assert_nothing_is_left();
 }
 
 fn podman_gives_a_share() {
@@ -381,215 +385,4 @@ fn options_of_docker_run() {
         node::wait_until_free();
     }
     assert_nothing_is_left();
-}
-
-/// Docker before 28.2 does not start containers with CDI devices again by itself (moby#49989).
-fn restarts_containers() -> bool {
-    let version = run(["docker", "version", "--format", "{{.Server.Version}}"]);
-    let mut numbers = version.ok().split('.').map(|number| number.parse().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(28), Some(2))
-}
-
-/// A container that Docker starts again. A starting dockerd asks it to end first, and `sleep` heeds only SIGKILL.
-fn restarting() -> docker::Container {
-    with("busybox", &["0.75"])
-        .options(["--restart", "always", "--stop-signal", "KILL"])
-        .command(["sleep", "1000"])
-        .start()
-}
-
-fn docker_restarts_what_always_restarts() {
-    let container = restarting();
-    let first = node::only_lease();
-    let again = |before: &node::Lease| {
-        wait_until("the next life of a container", || {
-            node::leases().iter().any(|lease| lease.id == container.id && lease.nonce != before.nonce)
-        });
-        // A dockerd that is killed before it has seen the start knows nothing of it afterwards.
-        wait_until("Docker to know of it", || container.inspect("{{.State.Running}}") == "true");
-        node::only_lease()
-    };
-    // Its process ends by itself.
-    assert!(process::kill(container.pid()));
-    let second = again(&first);
-    daemons::kill(&["dockerd"]);
-    daemons::start();
-    if restarts_containers() {
-        let third = again(&second);
-        daemons::kill(&["dockerd", "containerd"]);
-        daemons::start();
-        again(&third);
-    } else {
-        wait_until("the end of its life", || node::leases().is_empty());
-        container.docker(&["start"]).ok();
-        again(&second);
-    }
-    container.remove();
-    node::wait_until_free();
-    assert_nothing_is_left();
-}
-
-/// Everything ends at once, and /run is empty.
-fn after_a_reboot_all_is_as_before() {
-    let container = restarting();
-    let before = node::only_lease();
-    let init = container.pid();
-    daemons::kill(&["dockerd", "containerd"]);
-    for shim in process::running("/usr/bin/containerd-shim-runc-v2", "") {
-        process::kill(shim.pid);
-    }
-    process::kill(init);
-    wait_until("the end of everything", || !process::lives(init));
-    let options = run(["sed", "-n", "s/^Options=//p", "/usr/lib/systemd/system/run-fgpu.mount"]);
-    shell(
-        "for place in $(awk '{print $5}' /proc/self/mountinfo | grep -E '^/run/(fgpu|docker|containerd)(/|$)|^/var/lib/docker/' | tac); do \
-         umount -l $place || exit 1; done; \
-         rm -rf /run/cdi /run/docker /run/containerd /run/runc /run/docker.pid /run/fgpu/*",
-    )
-    .ok();
-    shell(&format!("mount -t tmpfs -o {} fgpu /run/fgpu && fgpu cdi --write", options.ok())).ok();
-    assert_eq!(node::leases(), []);
-    daemons::start();
-    if !restarts_containers() {
-        container.docker(&["start"]).ok();
-    }
-    wait_until("its life after the reboot", || node::leases().iter().any(|lease| lease.id == container.id));
-    assert_ne!(node::only_lease().nonce, before.nonce);
-    container.remove();
-    node::wait_until_free();
-    assert_nothing_is_left();
-}
-
-/// Two halves of the node's one GPU, and a third half, which waits until a service stops.
-fn compose_shares_a_gpu() {
-    const PROJECT: [&str; 4] = ["docker", "compose", "--project-directory", "/run/lab/compose"];
-    let _node = node::simulated("a100-40.toml");
-    docker::load("debian13");
-    let service = |name: &str| {
-        format!(
-            "  {name}:\n    image: debian13\n    network_mode: none\n    stop_signal: KILL\n    command: sleep 1000\n    \
-             devices: [\"fgpu.dev/gpu=0.5\"]\n"
-        )
-    };
-    let waiting = "    annotations:\n      fgpu/wait: 5m\n    depends_on: [one, two]\n";
-    let text = format!("services:\n{}{}{}{waiting}", service("one"), service("two"), service("three"));
-    fs::create_dir_all("/run/lab/compose").expect("/run can be written");
-    fs::write("/run/lab/compose/compose.yaml", &text).expect("/run can be written");
-    let compose = |words: &[&str]| run(PROJECT.iter().chain(words));
-    if !knows_devices() {
-        let up = compose(&["up", "--detach"]);
-        assert!(up.refused().contains("no such file or directory"), "{}", up.story());
-        compose(&["down"]).ok();
-        return;
-    }
-    let up = thread::spawn(move || run(PROJECT.iter().chain(&["up", "--detach"])));
-    wait_until("two services and one that waits", || node::leases().len() == 2 && node::waiting() == 1);
-    let look = compose(&["exec", "-T", "one", "sh", "-c", QUERY]);
-    let granted = node::gpus()[0].share(500_000);
-    assert_eq!(look.ok(), (granted >> 20).to_string());
-    compose(&["stop", "one"]).ok();
-    up.join().expect("compose ends").ok();
-    assert_eq!((node::leases().len(), node::waiting()), (2, 0));
-    assert_eq!(compose(&["exec", "-T", "three", "sh", "-c", QUERY]).ok(), (granted >> 20).to_string());
-    compose(&["down"]).ok();
-    node::wait_until_free();
-    assert_nothing_is_left();
-}
-
-/// Compose before 2.30 takes a CDI device for a file (docker/compose#12184).
-fn knows_devices() -> bool {
-    let version = run(["docker", "compose", "version", "--short"]);
-    let mut numbers = version.ok().split(['.', '-']).map(|number| number.parse().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(2), Some(30))
-}
-
-/// The file of docs/dev-containers.md, with the lab's image, by the CLI that editors use.
-fn a_dev_container_has_its_share() {
-    const FOLDER: &str = "/run/lab/workspace";
-    const CLI: [&str; 2] =
-        ["/opt/fgpu-sim.dist/devcontainer/node", "/opt/fgpu-sim.dist/devcontainer/cli/devcontainer.js"];
-    let page = include_str!("../../../docs/dev-containers.md");
-    let text = page.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has one");
-    let mut config: Value = serde_json::from_str(text).expect("it is JSON");
-    config["image"] = json!("debian13");
-    // Else the CLI builds an image from this one, for which there is no registry.
-    config["updateRemoteUserUID"] = json!(false);
-    docker::load("debian13");
-    fs::create_dir_all(format!("{FOLDER}/.devcontainer")).expect("/run can be written");
-    fs::write(format!("{FOLDER}/.devcontainer/devcontainer.json"), config.to_string()).expect("as above");
-    let cli = |words: &[&str]| {
-        run(CLI.iter().chain(&words[..1]).chain(&["--workspace-folder", FOLDER]).chain(&words[1..]))
-    };
-    let up: Value = serde_json::from_str(cli(&["up"]).ok()).expect("it prints JSON");
-    let lease = node::only_lease();
-    assert_eq!(up["containerId"], lease.id);
-    let look = cli(&["exec", "sh", "-c", QUERY]);
-    assert_eq!(look.ok(), (node::gpus()[0].share(250_000) >> 20).to_string(), "{}", look.story());
-    run(["docker", "rm", "--force", &lease.id]).ok();
-    node::wait_until_free();
-    run(["rm", "-rf", FOLDER]).ok();
-    assert_nothing_is_left();
-}
-
-/// The file is there all the same, so that the hook can say it.
-fn without_a_driver_the_reason_is_told() {
-    let _configured = node::configure("");
-    fs::write("/etc/fgpu/config.toml", "[driver]\nroot = \"/nowhere\"\n").expect("/etc can be written");
-    let before = fs::read_to_string("/run/cdi/fgpu.json").expect("the node has its file");
-    run(["fgpu", "cdi", "--write"]).ok();
-    let output = with("busybox", &["0.25"]).run_plainly();
-    assert!(output.refused().contains("fgpu: no-gpu: "), "{}", output.story());
-    fs::write("/run/cdi/fgpu.json", before).expect("/run can be written");
-    assert_nothing_is_left();
-}
-
-/// Containers come and go, and meanwhile a process of one kind is killed at a random moment of each.
-fn whatever_is_killed_nothing_is_left() {
-    const KINDS: [&str; 5] = [
-        "/usr/bin/fgpu-hook",
-        "/usr/sbin/runc",
-        "/usr/bin/containerd-shim-runc-v2",
-        "/usr/bin/containerd",
-        "/usr/sbin/dockerd",
-    ];
-    let mut random = Random::new(16);
-    for kind in KINDS {
-        let mut hits = 0;
-        for _ in 0..8 {
-            let client = thread::spawn(|| with("busybox", &["0.5"]).command(["sleep", "0.2"]).try_start());
-            let mut done = false;
-            while !client.is_finished() && !done {
-                thread::sleep(Duration::from_micros(random.below(40_000)));
-                for process in process::running(kind, "") {
-                    let hit = random.below(3) == 0 && process::kill(process.pid);
-                    hits += usize::from(hit);
-                    // A daemon is not ended twice in one round: it has to be started again.
-                    done |= hit && kind.ends_with('d');
-                }
-            }
-            let _ = client.join().expect("the client ends");
-            daemons::start();
-        }
-        assert!(hits > 0, "no {kind} was hit");
-        tidy();
-        assert_nothing_is_left();
-    }
-}
-
-/// Ends what is left of containers after an engine was killed. A Docker that was killed while it started one may not
-/// be able to remove it until it has been started anew.
-fn tidy() {
-    wait_until("the end of the containers that were given up", || {
-        run(["fgpu", "gc"]).ok();
-        !node::inits().into_iter().any(process::kill)
-    });
-    if shell("docker rm --force $(docker ps --all --quiet)").status != 0 {
-        daemons::kill(&["dockerd", "containerd"]);
-        for shim in process::running("/usr/bin/containerd-shim-runc-v2", "") {
-            process::kill(shim.pid);
-        }
-        daemons::start();
-    }
-    docker::remove_all();
-    run(["fgpu", "gc"]).ok();
 }

@@ -10,6 +10,8 @@ mod as_before;
 mod baseline;
 mod capacity;
 mod cdi;
+mod cdi_lives;
+mod cdi_tools;
 mod compute;
 mod containerd;
 mod crowd;
@@ -70,6 +72,8 @@ fn tests() -> Vec<Test> {
         mig::TESTS,
         nvidia_ctk::TESTS,
         cdi::TESTS,
+        cdi_lives::TESTS,
+        cdi_tools::TESTS,
         same::TESTS,
         as_before::TESTS,
         words::TESTS,
