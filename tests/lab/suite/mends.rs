@@ -32,6 +32,7 @@ const FAULTS: &[(&str, &str)] = &[
          mv /root/config.toml /etc/fgpu/config.toml",
     ),
     ("inventory-missing", "rm -f /run/fgpu/inventory.json"),
+    ("cdi-missing", "rm /run/cdi/fgpu.json"),
 ];
 
 /// What is found, with its mends.
@@ -67,7 +68,8 @@ fn are_followed() {
     let systemd = systemd::start();
     follow(
         &systemd,
-        "mkdir -p /run/fgpu; systemctl start run-fgpu.mount; fgpu inventory --refresh >/dev/null",
+        "mkdir -p /run/fgpu; systemctl start run-fgpu.mount; fgpu inventory --refresh >/dev/null; \
+         systemctl start fgpu-cdi.service",
     );
     let names = |found: &[(String, Vec<String>)]| found.iter().map(|one| one.0.clone()).collect::<Vec<_>>();
     // Engines do not run below this systemd.
@@ -79,8 +81,9 @@ fn are_followed() {
         let Some((_, mends)) = found.iter().find(|one| one.0 == *check) else {
             panic!("{check} is not found after {plant}: {:?}", names(&found));
         };
-        // The first line of some is a look at the cause.
-        let lines = mends.iter().filter(|line| !line.starts_with("journalctl "));
+        // The first line of some is a look at the cause, the last of others for a node without systemd.
+        let elsewhere = ["journalctl ", "or, "];
+        let lines = mends.iter().filter(|line| !elsewhere.iter().any(|start| line.starts_with(start)));
         lines.for_each(|line| follow(&systemd, line));
         let after = names(&findings(&systemd));
         assert!(!after.contains(&(*check).to_owned()), "{check} is there after {mends:?}");
