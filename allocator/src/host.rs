@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_freezer_holds_cannot_act() {
+    fn a_frozen_process_cannot_act() {
         let stat = |pid| format!("{pid} (x) S {}1 0 7 {}", "0 ".repeat(16), "0 ".repeat(32));
         let (_root, host) = host(&[
             ("proc/1/stat", &stat(1)),

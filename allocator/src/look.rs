@@ -70,7 +70,7 @@ mod tests {
 
     /// Without a mend the first of these never returns.
     #[test]
-    fn what_is_no_regular_file_is_not_waited_for() {
+    fn only_a_regular_file_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("allocations.json");
         rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_an_engine_has_no_names_and_is_not_waited_for() {
+    fn only_an_engines_regular_file_gives_names() {
         let engine = Engine::new();
         for text in ["", "[]", "{\"annotations\":[]}", "{\"mounts\":[{\"destination\":\"/etc/hostname\"}]}"] {
             engine.put("bundle/config.json", text);

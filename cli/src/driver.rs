@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
     let store = Store::open(&arguments.state_dir)?;
     let inventory = match fgpu_driver::cached(&arguments.root, &arguments.state_dir)? {
         Some(inventory) => inventory,
-        // Whoever refreshes it looks at that, too.
+        // A refresh looks at that, too.
         None if matches!(arguments.step, Step::Health) => return Ok(Output::default()),
         // The driver was changed meanwhile. Nobody else may look at the GPUs for long, and what is left to
         // undo stays until then.

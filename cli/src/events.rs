@@ -85,7 +85,7 @@ pub(crate) fn run(node: &Node, arguments: &Arguments) -> Result<Output, Error> {
         return Ok(Output { text: shown.text(&look), warnings, ..Output::default() });
     }
     for warning in warnings {
-        // Whoever closed stderr does not want to know.
+        // A caller that closed stderr does not want to know.
         let _ = writeln!(io::stderr(), "fgpu: warning: {warning}");
     }
     follow(node, &mut reader, &mut shown, &look)

@@ -75,7 +75,7 @@ pub(crate) fn watch(node: &Node) -> Result<Output, Error> {
                 events.exceeded(lease, &used, stopped);
                 shown.insert(*nonce, Mark::new(used, stopped));
             }
-            // Whoever has ended, or uses no more than it may, has no mark.
+            // A container that has ended, or is within its limit, has no mark.
             let before = shown.len();
             shown.retain(|nonce, _| verdict.above.contains(nonce));
             if before != shown.len() || !verdict.new.is_empty() {
@@ -120,7 +120,7 @@ fn limits(node: &Node, leases: &[Lease]) -> Result<Vec<Limit>, Error> {
     Ok(leases.iter().flat_map(of).collect())
 }
 
-/// Who uses the GPUs of these leases. What the driver does not say of a GPU now it may say in a second.
+/// The processes on the GPUs of these leases. A driver that has no answer for a GPU now may have one in a second.
 fn uses(nvml: &nvml::Nvml, leases: &[Lease]) -> Vec<Use> {
     let owners = Owners::of(leases);
     let mut gpus: Vec<&str> =

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_else_could_use() {
+    fn memory_that_no_other_tenant_can_use() {
         let gpu = |left_memory, left_cores_ppm| GpuAnswer {
             index: 3,
             uuid: String::new(),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nobody_or_several_is_refused() {
+    fn a_name_of_no_container_or_of_several_is_refused() {
         assert!(found("def").unwrap_err().contains("def may be k8s.io/def (research/llm-0/train) or a/def;"));
         assert!(found("abc").unwrap_err().contains("moby/abc1 (web) or moby/abc12 (db)"));
         assert!(found("jupyter").unwrap_err().contains("moby/3f1c0a9b2d11 (jupyter) or feed01 (jupyter);"));

@@ -77,7 +77,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         // be found.
         Command::Setup(arguments) => setup::run(arguments),
         Command::Doctor(doctor) => doctor::run(path, doctor),
-        // Whoever starts these has read the configuration, and says where to work.
+        // The caller of these has read the configuration, and says where to work.
         Command::Driver(arguments) => driver::run(arguments),
         Command::HoldContext { libcuda } => inventory::hold(libcuda),
         Command::WatchExceeded => exceeded::watch(&node()?),

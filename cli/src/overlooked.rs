@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_in_vain_is_told_why() {
+    fn a_container_without_a_share_is_told_why() {
         for (annotations, labels, env, why, mend) in [
             (
                 r#""fgpu.fraction":"0.5""#,
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_engine_left_runs_no_more() {
+    fn containers_of_a_killed_engine_are_not_running() {
         let asks = r#"{"annotations":{"fgpu/fraction":"0.5"}}"#;
         for (state, found) in [('S', 1), ('D', 1), ('Z', 0), ('X', 0)] {
             let root = tempfile::tempdir().unwrap();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_is_left_alone() {
+    fn a_container_without_a_request_is_left_alone() {
         for (annotations, labels, env) in [
             ("", "", ""),
             (

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_has_no_decimals_and_a_little_is_not_nothing() {
+    fn measured_shares_have_no_decimals_and_small_ones_are_not_zero() {
         let all = [0, 1, 9_999, 10_000, 249_731, 999_999, 1_000_000].map(about);
         assert_eq!(all, ["0%", "<1%", "<1%", "1%", "24%", "99%", "100%"]);
     }

@@ -30,7 +30,7 @@ pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Er
     }
 }
 
-/// Who can be released.
+/// The containers that can be released.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Entry<'a> {
     Holds(&'a Lease),
@@ -203,7 +203,7 @@ mod tests {
     use crate::status::tests::lease;
 
     #[test]
-    fn who_waits_is_found_beside_those_who_hold() {
+    fn waiters_are_found_beside_holders() {
         let asked = [("fgpu/fraction".to_owned(), "1".to_owned())].into();
         let request = Request::parse(&asked, None, &Defaults::default()).unwrap().unwrap();
         let waiter = |id: &str, ticket| Waiter {

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ledger_of_this_grant_says_nothing() {
+    fn a_ledger_of_another_grant_counts_nothing() {
         let folder = ledger(1);
         assert_eq!(Used::read_up_to(folder.path(), &Nonce([8; 16]), &[1]), None);
         assert_eq!(Used::read_up_to(&folder.path().join("nowhere"), &NONCE, &[1]), None);

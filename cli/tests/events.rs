@@ -95,7 +95,7 @@ fn a_table_for_people_and_the_records_for_programs() {
 }
 
 #[test]
-fn who_follows_sees_what_comes_through_a_turn_of_the_files() {
+fn a_follower_sees_events_across_a_rotation() {
     let node = Node::new();
     node.grant("before");
     let mut child = node.command(&["--follow", "--last", "1"]).stdout(Stdio::piped()).spawn().unwrap();

@@ -190,7 +190,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn who_goes_around_the_limit_is_named_and_nobody_else() {
+fn only_the_tenant_that_exceeds_its_limit_is_named() {
     let mut node = Node::new("");
     let within = node.container("within", 0, 3 * GIB);
     let other = node.container("other", 1, 4 * GIB);
@@ -228,7 +228,7 @@ fn who_goes_around_the_limit_is_named_and_nobody_else() {
 }
 
 #[test]
-fn who_goes_around_the_limit_is_stopped_if_that_is_wanted() {
+fn a_tenant_that_exceeds_its_limit_can_be_stopped() {
     let mut node = Node::new("[exceeded]\nact = \"stop\"");
     let mut within = node.container("within", 0, 4 * GIB);
     let mut above = node.container("above", 0, 6 * GIB);

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_is_of_this_boot_and_format() {
+    fn observations_are_of_this_boot_and_format() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!((read(folder.path()), is_stale(folder.path())), (None, true));
         let seen = Seen { uuid: "GPU-0".into(), foreign: 7, ..Seen::default() };

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cache_is_none() {
+    fn a_damaged_cache_is_no_cache() {
         assert_eq!(names(b""), None);
         assert_eq!(names(b"\x7fELF"), None);
     }

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_no_device_is_named() {
+    fn a_missing_node_or_another_file_is_named() {
         let root = Root::new();
         root.write("dev/nvidiactl", b"");
         let error = nodes(root.path(), &[&gpu(0)], &[]).unwrap_err();

@@ -155,7 +155,7 @@ GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)
     }
 
     #[test]
-    fn what_is_no_version_is_refused() {
+    fn a_text_that_is_no_version_is_refused() {
         for text in [
             "",
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module",

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_at_the_same_time_gets_another() {
+    fn concurrent_takers_get_different_places() {
         apart(|state| {
             // Threads that are started from here on are in this mount namespace.
             let places: BTreeSet<_> = std::thread::scope(|scope| {
@@ -270,7 +270,7 @@ mod tests {
 
     /// All that a container's root may do to its place.
     #[test]
-    fn what_a_container_does_to_its_place_is_put_right() {
+    fn changes_by_a_container_to_its_place_are_undone() {
         apart(|state| {
             for number in 1..4 {
                 take_one(state, number).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_the_lock_costs_a_place_and_no_container() {
+    fn a_held_lock_costs_a_place_and_no_container() {
         apart(|state| {
             take_one(state, 1).unwrap();
             let held = lock(&state.join("board/lock")).unwrap().unwrap();

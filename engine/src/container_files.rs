@@ -132,7 +132,7 @@ mod tests {
     use super::compute_of;
 
     #[test]
-    fn who_booked_no_sm_time_has_his_memory_for_a_weight() {
+    fn without_sm_time_the_weight_is_the_memory() {
         let of = |compute, memory, cores_ppm, usable| {
             compute_of(compute, &GrantedGpu { uuid: String::new(), memory, cores_ppm, mig: None }, usable)
         };

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_above_the_nodes_driver_brings_it() {
+    fn a_mount_of_a_parent_folder_brings_the_driver() {
         let library = format!("run/nvidia/driver{TRIPLET}/libcuda.so.1");
         let node = tree(&[&library, "srv/data"]);
         let root = node.path().join("run/nvidia/driver");

@@ -43,7 +43,7 @@ pub fn request(config: &Config, document: &Document) -> Result<Option<Request>, 
     if asked.is_some() || !config.accept_env || fgpu_spec::opts_out(&annotations, name) {
         return Ok(asked);
     }
-    // Only where no annotation and no device decides: whoever starts the container outranks whoever made its image.
+    // Only without an annotation or a device: the container's own request outranks its image's.
     Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())
 }
 

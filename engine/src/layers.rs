@@ -108,7 +108,7 @@ impl Layers {
         let folder = file.folders.get(file.layer)?;
         let file = File::from(openat(folder, file.name.as_str(), flags, Mode::empty()).ok()?);
         let mut bytes = Vec::new();
-        // Whoever swapped the file for a FIFO in between gets an empty read, not a hang: O_NONBLOCK.
+        // A FIFO in the file's place gives an empty read, not a hang: O_NONBLOCK.
         file.metadata().ok().filter(std::fs::Metadata::is_file)?;
         file.take(limit).read_to_end(&mut bytes).ok()?;
         Some(bytes)
@@ -158,7 +158,7 @@ impl Layers {
             }
             match (end, pending.is_empty()) {
                 (End::Folder(layers), false) => stack.push((name, layers)),
-                // Whoever mounts there makes it, with nothing in it.
+                // The mount makes it, with nothing in it.
                 (End::Missing, false) => stack.push((name, Folders::default())),
                 (_, false) => return None,
                 (end, true) => {

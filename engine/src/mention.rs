@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_none() {
+    fn an_unreadable_file_has_no_answer() {
         let bundle = tempfile::tempdir().unwrap();
         let spec = bundle.path().join("config.json");
         assert_eq!(of_fgpu(&spec), None);

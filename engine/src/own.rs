@@ -197,7 +197,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_container_writes_is_as_large_as_it_is() {
+    fn a_containers_writable_files_have_fixed_sizes() {
         apart(|folder| {
             let own = Own::mount(folder, Some(&ledger::encode(&[7; 16])), 3).unwrap();
             let file = File::options().read(true).write(true).open(own.ledger()).unwrap();
@@ -220,7 +220,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_shown_stays_read_only_whoever_remounts_it() {
+    fn shown_files_stay_read_only_after_any_remount() {
         apart(|folder| {
             let at = |name: &str| folder.join(name);
             for (name, text) in [("a:b,c\\d/file", "one"), ("plain/file", "two"), ("plain/other", "three")] {

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_made() {
+    fn missing_folders_are_made() {
         let host = tempfile::tempdir().unwrap();
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);

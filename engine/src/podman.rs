@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_for_a_container_without_annotations_for_us() {
+    fn podman_is_not_asked_without_annotations_of_ours() {
         let map = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };

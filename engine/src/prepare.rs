@@ -152,7 +152,7 @@ fn give<D: Delivery>(
     drop(step);
     let share = Share { config, store, granted: &granted };
     let _step = debug_span!("deliver").entered();
-    // Whoever has ended while the request waited gets no share.
+    // A container that ended while its request waited gets no share.
     let delivered = patience.watch.check().and_then(|()| delivery.deliver(&share, document, &guard));
     match delivered {
         Ok(()) => Ok(Some(Given { nonce: *share.nonce(), is_new: true })),

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_not_copied() {
+    fn a_damaged_library_is_not_copied() {
         let folder = tempfile::tempdir().unwrap();
         let installed = folder.path().join("installed.so");
         fs::write(&installed, "cut short").unwrap();

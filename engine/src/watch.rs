@@ -1,7 +1,7 @@
-//! Whoever else has a part in a container that waits for room. When one of them is gone the container is
-//! nobody's any more, and its place in the queue somebody else's.
+//! The processes that a container that waits for room belongs to. When one of them has ended, the wait ends and
+//! its place in the queue is free.
 //!
-//! | who | is gone when | known by |
+//! | process | is gone when | known by |
 //! |---|---|---|
 //! | the container's init | it has ended: its engine, its cgroup or a person killed it | its pidfd |
 //! | the runtime that runs the hook | it has ended | its pidfd |
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_started_us_lives() {
+    fn the_callers_are_alive() {
         Watch::default().runtime().engine().check().unwrap();
     }
 

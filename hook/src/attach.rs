@@ -154,8 +154,7 @@ impl Attached {
                 .map_err(|e| refusal(&source.destination, e))?;
             self.mounts.push(source);
         }
-        // Whoever renames what leads to a destination after it was opened has the mount somewhere else in the
-        // root.
+        // If a parent of a destination is renamed after it was opened, the mount is elsewhere in the root.
         self.mounts.iter().try_for_each(|source| verify(&target.root, source))
     }
 

@@ -58,7 +58,7 @@ use crate::{parameters, report, source, ungranted};
 /// little, and one that ends by itself says why.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who has the hook run.
+/// What the hook runs for.
 pub(crate) enum Called<'a> {
     /// A hook's file, for this long. It must be shorter than the limit in the hook's definition, after which the
     /// runtime kills the hook; `fgpu/wait` ends 5 s before it.

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runc_crun_and_cri_o_write_is_read() {
+    fn states_of_runc_crun_and_cri_o_are_read() {
         // runc 1.3.6, crun 1.28 and podman 5.8 (poststop), as recorded.
         for (text, pid) in [
             (r#"{"ociVersion":"1.2.1","id":"c1","status":"creating","pid":134,"bundle":"/tmp/b"}"#, 134),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_is_refused() {
+    fn a_text_that_is_no_state_is_refused() {
         for text in [
             "",
             "[]",

@@ -181,7 +181,7 @@ fn a_root_that_may_not_make_namespaces_is_told() {
 }
 
 #[test]
-fn what_cannot_be_installed_is_named() {
+fn packages_that_cannot_be_installed_are_named() {
     let machine = Machine::with(&["apt-get"]);
     let said = machine.refusal("setpriv --reuid 65534 --regid 65534 --clear-groups bash $P build");
     assert_eq!(said, "missing; run as root: apt-get install gcc binutils libc6-dev");

@@ -82,9 +82,9 @@ fn a_signal_reaches_the_runtime() {
     assert_eq!(child.wait().unwrap().code(), Some(7));
 }
 
-/// Whoever starts us may ignore SIGCHLD: then the kernel tells nobody's end, and we would wait for ever.
+/// The caller may ignore SIGCHLD. The kernel then reports no child's end, and a wait would never return.
 #[test]
-fn the_runtimes_end_is_seen_whoever_started_us() {
+fn the_runtimes_end_is_seen_with_any_caller() {
     let runtime = Runtime::new("exit 7");
     let mut command = runtime.holding(&["env", "--ignore-signal=CHLD"], &["delete", "c1"]);
     assert_eq!(command.status().unwrap().code(), Some(7));
@@ -247,10 +247,10 @@ fn with_config(runtime: &Runtime, words: &[&str], config: &str) -> std::process:
     unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display())).output().unwrap()
 }
 
-/// Whoever breaks the configuration must still be able to stop what runs. What `create` finds no bundle for
-/// is the runtime's to say.
+/// A running container can be stopped under a broken configuration. Without a bundle, `create` leaves the error to
+/// the runtime.
 #[test]
-fn a_broken_configuration_keeps_nobody_from_stopping_a_container() {
+fn a_container_can_be_stopped_under_a_broken_configuration() {
     let runtime = Runtime::new("echo \"real $*\"");
     let run = |words: &[&str], config: &str| with_config(&runtime, words, config);
     let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();

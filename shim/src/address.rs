@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_start_left_is_swept() {
+    fn leftovers_of_a_killed_start_are_swept() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: String| folder.path().join(name);
         let mut dead = std::process::Command::new("true").spawn().unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_removes_a_successors_socket() {
+    fn a_successors_socket_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let first = listen(&socket).unwrap().unwrap();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_relayed_is_an_error() {
+    fn an_answer_that_cannot_be_relayed_is_an_error() {
         assert!(Answer::parse(b"").is_err());
         assert!(Answer::parse(b"{\"version\":").is_err());
         assert!(Answer::parse(b"something went wrong").is_err());

@@ -183,7 +183,7 @@ impl Relay {
             for (token, ready) in self.wait() {
                 self.handle(&token, ready, &mut buffer);
             }
-            self.be_on_time(Instant::now());
+            self.run_timers(Instant::now());
             self.close_pairs();
         }
     }
@@ -247,7 +247,7 @@ impl Relay {
     }
 
     /// Does what is due.
-    fn be_on_time(&mut self, now: Instant) {
+    fn run_timers(&mut self, now: Instant) {
         let due = |time: Option<Instant>| time.is_some_and(|time| time <= now);
         let calls = self.calls.iter().filter(|(_, call)| due(call.until()));
         for key in calls.map(|(&key, _)| key).collect::<Vec<_>>() {

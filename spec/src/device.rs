@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_allows_no_other_gpu_stays() {
+    fn rules_that_allow_no_other_gpu_stay() {
         for text in [
             "c 1:3 rwm",
             "c 195:1 rw",
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_allows_another_gpu_is_narrowed() {
+    fn rules_that_allow_another_gpu_are_narrowed() {
         for (text, expected) in [
             ("c 195:0 rwm", &[][..]),
             ("c 195:0 r", &[]),

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_edited_stays_as_it_was() {
+    fn unedited_parts_stay_as_they_were() {
         let text =
             r#"{"a":1e999,"\u0062<":[ 1 , {"x":123456789012345678901234567890} ],"c":{"d":null,"e":{}}}"#;
         let object = Object::parse(text, &[Branch("c", &[Branch("e", &[])])]).unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn a_text_that_is_no_object_is_refused() {
         for text in ["", "null", "[]", "1", "{", r#"{"a":1}x"#, r#"{"a":1,"a":2}"#, r#"{"a":1,"\u0061":2}"#] {
             assert!(Object::parse(text, &[]).is_err(), "{text}");
         }

@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_fool_a_reader_is_escaped() {
+    fn misleading_characters_are_escaped() {
         assert_eq!(escape_for_display(""), "\"\"");
         assert_eq!(escape_for_display("a b"), "\"a b\"");
         assert_eq!(escape_for_display("it's"), "\"it's\"");

@@ -115,7 +115,7 @@ fn unknown_fields_are_read_past() {
 
 /// What a newer release wrote that cannot be read past is no damage.
 #[test]
-fn what_cannot_be_read_past_is_not_torn() {
+fn a_file_that_cannot_be_read_to_its_end_is_not_contradictory() {
     let image = Image::parse(RELEASES[0].1.into(), &boot()).unwrap();
     let first = str::from_utf8(image.lines().next().unwrap()).unwrap().to_owned();
     for (old, new) in [

@@ -180,7 +180,7 @@ fn a_process_that_started_after_the_pid_was_written_is_not_the_init() {
 }
 
 #[test]
-fn what_cannot_be_told_is_an_error_and_not_a_death() {
+fn unknown_liveness_is_an_error_and_not_a_death() {
     let node = Node::new();
     fs::create_dir_all(node.host.proc.join("10")).unwrap();
     fs::write(node.host.proc.join("10/stat"), "nonsense").unwrap();

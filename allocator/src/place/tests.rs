@@ -158,7 +158,7 @@ fn three_thirds_fit() {
 }
 
 #[test]
-fn what_is_floored_is_noted() {
+fn a_floored_amount_is_noted() {
     let table = Table::new(&[81089 * MIB]);
     let placement = table.decide(&fraction(250_000)).outcome.unwrap();
     assert_eq!(placement.gpus[0].memory, 20272 * MIB);

@@ -349,7 +349,7 @@ fn a_pod_takes_nobody_of_the_node_out_of_the_queue() {
 }
 
 #[test]
-fn what_never_fits_does_not_wait() {
+fn a_request_that_never_fits_does_not_wait() {
     let bench = Bench::new(1);
     let process = bench.node.spawn();
     let refused = |request: Request| {

@@ -63,7 +63,7 @@ fn share(ppm: u32) -> Request {
 }
 
 #[test]
-fn what_only_slices_could_serve_waits_for_them() {
+fn a_request_that_only_slices_can_serve_waits_for_them() {
     let bench = Bench::new(1, 1);
     let whole = bench.take("whole", &slice("7g.80gb")).unwrap();
     let mut both = bench.queue("both", Request { count: 2, ..fraction(250_000) });

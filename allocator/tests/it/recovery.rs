@@ -356,7 +356,7 @@ fn a_rebuild_keeps_off_lines_of_a_newer_release() {
 
 /// What we know of a GPU's MIG instances.
 #[test]
-fn what_was_made_on_a_mig_gpu_is_read_of_every_release_and_of_no_newer_one() {
+fn mig_states_of_every_older_release_are_read() {
     let node = Node::new();
     let inventory = crate::node::mig_inventory(1, 0);
     let gpu = &inventory.gpus[0];

@@ -1,4 +1,4 @@
-//! Who holds the allocator's lock.
+//! The holder of the allocator's lock.
 
 use std::time::Duration;
 

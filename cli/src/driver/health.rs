@@ -32,7 +32,7 @@ const LOCK: &str = "health.lock";
 /// The lock cannot be made.
 pub(crate) fn lock(state_dir: &Path) -> Result<Option<File>, Error> {
     let path = state_dir.join(LOCK);
-    // Whoever could open it could keep it.
+    // A process that can open it can keep it.
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.map_err(|error| Error::io("open", &path, &error))?;
     Ok(file.try_lock().is_ok().then_some(file))

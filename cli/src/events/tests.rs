@@ -65,7 +65,7 @@ fn snapshot(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn what_is_not_asked_for_is_left_out() {
+fn keys_that_are_not_asked_for_are_left_out() {
     let all = taken(everything());
     assert_eq!(all.len(), 8, "{all:?}");
     let time = |text| Some(since(text).unwrap());

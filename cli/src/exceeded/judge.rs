@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_grant_contexts_and_margin_is_never_said() {
+    fn use_within_grant_contexts_and_margin_is_not_reported() {
         let most = 10 * GIB + MARGIN;
         for uses in [
             vec![],

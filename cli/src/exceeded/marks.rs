@@ -30,7 +30,7 @@ impl Mark {
 
 #[derive(Serialize, Deserialize)]
 struct File {
-    /// Who writes it: without it nothing in here is known to be so any more.
+    /// The process that writes it: once it has ended, the marks are out of date.
     watcher: Process,
     /// By the grant.
     exceeded: BTreeMap<String, Mark>,

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn a_fault_is_named_with_its_place() {
         for (text, row, word) in [
             ("", 1, "EOF"),
             ("[]", 1, "no object"),

@@ -267,7 +267,7 @@ fn leases_are_shown_when_the_driver_is_gone() {
 }
 
 #[test]
-fn who_is_gone_holds_nothing_and_is_shown_as_such() {
+fn an_ended_container_holds_nothing_and_is_shown_as_gone() {
     let [mut first, second] = ["1", "2"].map(|id| held(lease(&id.repeat(24), &[0], false)));
     first.gone = true;
     let both = inventory(vec![gpu(0, "NVIDIA H100", 80)]);
@@ -316,7 +316,7 @@ fn time_that_is_not_limited_is_not_measured_and_says_so() {
 }
 
 #[test]
-fn who_is_not_root_is_told_that_he_does_not_see_it() {
+fn values_that_only_root_can_read_are_marked() {
     let mut status =
         Status::of(Some(&inventory(vec![gpu(0, "A100", 40)])), 0, &[held(lease("a", &[0], false))], 0);
     status.is_blind = true;

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn lines_that_do_not_fit_are_counted() {
         let look = Look { width: Some(80), height: Some(4), ..Look::PLAIN };
         let text = drawn(&["1\n2\n3\n4\n5\n"], &look);
         assert!(text.contains("2\r\n\u{1b}[K(3 more lines)\r\n"), "{text:?}");

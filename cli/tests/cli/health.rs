@@ -68,7 +68,7 @@ fn memory_that_somebody_outside_holds_is_shown_and_not_free() {
     assert_eq!(node.json(&["explain", "--json", "memory=1Gi"])["gpus"][0]["foreign_memory"], 8000u64 << 20);
     let error = node.bad(&["explain", "memory=20Gi"], "no-capacity");
     assert!(error.contains(&format!("8000 MiB of GPU 0 {who}")), "{error}");
-    // Whoever says so grants it nevertheless.
+    // A configuration that says so grants it nevertheless.
     let config = fs::read_to_string(node.config()).unwrap();
     fs::write(node.config(), format!("{config}[placement]\nforeign = \"ignore\"\n")).unwrap();
     assert_eq!(free(), whole);

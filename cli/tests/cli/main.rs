@@ -219,7 +219,7 @@ fn the_inventory_is_made_once_and_found_fresh() {
     assert_eq!(fs::read(node.probes()).unwrap().len(), 2);
 }
 
-/// Whoever could write there could take and free any share.
+/// A user who could write there could take and free any share.
 #[test]
 fn the_umask_of_who_comes_first_decides_nothing() {
     let node = Node::with_gpus("0");

@@ -111,7 +111,7 @@ fn faults_of_the_driver() {
     );
 }
 
-/// What somebody saw of the GPUs who asked the driver.
+/// What was observed of the GPUs.
 fn health(node: &Node, gpu: &str) {
     let text = format!(r#"{{"version":1,"boot_id":"{BOOT}","gpus":[{gpu}]}}"#);
     node.put("run/fgpu/health.json", &text);

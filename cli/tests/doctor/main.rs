@@ -151,7 +151,7 @@ fn a_report_tells_nothing_about_anybody() {
 }
 
 #[test]
-fn who_holds_the_lock_is_named_and_the_mend_frees_it() {
+fn the_locks_holder_is_named_and_the_mend_frees_it() {
     if !is_root() {
         return;
     }
@@ -190,7 +190,7 @@ fn who_holds_the_lock_is_named_and_the_mend_frees_it() {
 
 /// A package that no repository has is installed again from its file, as the mend says.
 #[test]
-fn what_is_missing_of_a_package_comes_back_by_its_mend() {
+fn the_mend_of_a_missing_file_brings_it_back() {
     if !is_root() || Command::new("dpkg-deb").arg("--version").output().is_err() {
         return;
     }

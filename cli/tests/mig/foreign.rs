@@ -78,7 +78,7 @@ fn destroy_all(node: &Node) {
 
 /// Ours is destroyed by hand, and another one of the same kind made in its place: it has the same ids.
 #[test]
-fn what_somebody_made_in_the_place_of_ours_is_not_destroyed() {
+fn a_foreign_instance_in_our_place_is_not_destroyed() {
     for bare in [false, true] {
         let node = Node::new("a30", 1, "");
         let lease = node.reserve("one", &[("mig", "2g.12gb")]).unwrap();

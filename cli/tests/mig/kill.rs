@@ -70,7 +70,7 @@ fn a_tear_down_that_dies_or_fails_at_any_call_is_finished_by_the_next() {
 
 /// The maker of the lease dies with the set-up: nobody releases, the reconciler finds it.
 #[test]
-fn nobody_has_to_release_what_a_dead_maker_began() {
+fn an_instance_of_a_dead_maker_is_reclaimed() {
     let node = Node::new("a30", 1, "");
     let mut makers = 0;
     for call in [1, 10, 20, 30, 40] {

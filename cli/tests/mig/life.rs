@@ -35,7 +35,7 @@ fn an_instance_is_made_and_destroyed() {
 }
 
 #[test]
-fn what_cannot_be_made_leaves_nothing() {
+fn an_instance_that_cannot_be_made_leaves_nothing() {
     let node = Node::new("a30", 1, "");
     for (fault, code) in [("mig-create", 23), ("mig-create", 999), ("mig-create-compute", 23)] {
         node.fault(0, fault, code);
@@ -103,7 +103,7 @@ fn a_slow_driver_holds_up_nobody_else() {
 }
 
 #[test]
-fn what_is_kept_serves_the_next_and_gives_way_to_others() {
+fn a_kept_instance_serves_the_next_request_and_yields_to_others() {
     let node = Node::new("a30", 1, "[mig]\nkeep = \"1h\"");
     let lease = node.reserve("one", &[("mig", "2g.12gb")]).unwrap();
     assert!(node.set_up(&lease.grant.nonce).status.success());
@@ -127,7 +127,7 @@ fn what_is_kept_serves_the_next_and_gives_way_to_others() {
 }
 
 #[test]
-fn what_is_kept_goes_when_its_time_has_passed() {
+fn a_kept_instance_expires() {
     let node = Node::new("a30", 1, "[mig]\nkeep = \"1s\"");
     let lease = node.reserve("one", &[("mig", "2g.12gb")]).unwrap();
     assert!(node.set_up(&lease.grant.nonce).status.success());

@@ -108,7 +108,7 @@ fn a_read_only_file_system_is_an_error_that_names_the_file() {
 }
 
 #[test]
-fn what_was_written_before_a_failure_is_named_and_the_next_run_goes_on() {
+fn files_written_before_a_failure_are_named_and_the_next_run_continues() {
     if !is_root() {
         return; // only root can mount
     }

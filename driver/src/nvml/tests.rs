@@ -121,7 +121,7 @@ fn on_a_busy_gpu_what_nvml_says_of_the_process_is_taken() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_told_and_measured_later() {
+fn a_failed_measurement_is_reported_and_repeated_later() {
     type Hold = Box<dyn Fn(&Path) -> Command>;
     let (shared, file) = root_with_meter("0", &["-DCOMPUTE=0"]);
     let (prohibited, _) = root_with_meter("0", &["-DCOMPUTE=2"]);
@@ -256,7 +256,7 @@ fn a_lost_gpu_does_not_hide_the_others() {
 }
 
 #[test]
-fn what_is_in_use_of_a_gpu_is_told_with_who_uses_it() {
+fn use_of_a_gpu_is_reported_with_its_users() {
     let (root, file) = root_with_meter("0", &["-DCOMPUTE=2", "-DMEMORY_2"]);
     let gpu = probe(root.path()).unwrap().gpus.remove(0);
     let nvml = open(root.path()).unwrap();

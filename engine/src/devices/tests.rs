@@ -63,7 +63,7 @@ fn every_program_of_a_cgroup_must_allow() {
 }
 
 #[test]
-fn what_is_allowed_already_is_left_alone() {
+fn an_allowed_node_is_left_alone() {
     with(Version::V2, || {
         let group = Group::new(Version::V2);
         let tenant = Tenant::new(group.path());
@@ -409,7 +409,7 @@ fn rules_that_allow_too_much_are_replaced() {
 }
 
 #[test]
-fn what_cannot_be_taken_back_is_a_conflict() {
+fn a_rule_that_cannot_be_removed_is_a_conflict() {
     let conflict = |version, prepare: &(dyn Fn(&Group) -> Group + Sync), word: &str| {
         with(version, || {
             let outer = Group::new(version);

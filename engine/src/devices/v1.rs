@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_allows() {
+    fn nodes_that_a_list_allows() {
         let list = List::parse("c 1:3 rwm\nc 195:* rw\nc 10:229 r\nc *:* m\nb 8:0 rwm\n");
         for (major, minor, covered) in
             [(1, 3, true), (1, 5, false), (195, 0, true), (195, 255, true), (10, 229, false), (8, 0, false)]

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_record_is_bounded() {
         let (_folder, log) = log(1000);
         let line = format!("{}\n", "x".repeat(99));
         for _ in 0..1000 {

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_sees_the_first_line_that_is_ever_written() {
+    fn a_follower_sees_the_first_line() {
         let record = Record::new();
         let mut lines = record.lines();
         assert_eq!(read(&mut lines), "");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_the_record_is_not_read() {
+    fn other_files_in_the_records_folder_are_not_read() {
         let record = Record::new();
         record.append(0, "a\n");
         nix::unistd::mkfifo(&record.path(1), nix::sys::stat::Mode::S_IRWXU).unwrap();

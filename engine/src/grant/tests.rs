@@ -33,7 +33,7 @@ fn the_environment_counts_only_where_the_configuration_accepts_it() {
 }
 
 #[test]
-fn who_starts_the_container_outranks_who_made_its_image() {
+fn annotations_outrank_the_images_environment() {
     let open = Config { accept_env: true, ..Config::default() };
     let env = ["FGPU_FRACTION=1"];
     assert_eq!(asked(&open, r#"{"fgpu/fraction":"0.25"}"#, &env).unwrap(), QUARTER);

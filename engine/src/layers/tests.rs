@@ -102,7 +102,7 @@ fn a_fifo_or_a_device_of_the_image_is_not_opened() {
 }
 
 #[test]
-fn what_is_no_directory_is_unknown() {
+fn a_layer_that_is_no_directory_is_unknown() {
     let block = RootfsMount { kind: "ext4".into(), source: "/dev/dm-1".into(), options: vec![] };
     assert!(Layers::of_mounts(&[block]).is_none());
     assert!(Layers::of_mounts(&[]).is_none());

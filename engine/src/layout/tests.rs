@@ -294,7 +294,7 @@ fn with_cache(files: &[&str], entries: &[(&str, &str)]) -> Result<Layout, Error>
 }
 
 #[test]
-fn what_the_cache_leads_to_is_covered_whatever_it_is_called() {
+fn every_library_in_the_loaders_cache_is_covered_by_any_name() {
     let usual = format!("{TRIPLET}/libcuda.so.1");
     let merged = usual.strip_prefix("/usr").unwrap().to_owned();
     let layout = with_cache(
@@ -324,7 +324,7 @@ fn what_the_cache_leads_to_is_covered_whatever_it_is_called() {
 }
 
 #[test]
-fn what_cannot_be_covered_is_refused_with_its_name() {
+fn a_library_that_cannot_be_covered_is_refused_by_name() {
     let refusal = |entries: &[(&str, &str)]| with_cache(&["etc/debian_version"], entries).unwrap_err();
     for path in [
         "/run/fgpu/limits",

@@ -64,7 +64,7 @@ fn a_hostile_environment_changes_nothing() {
 /// `fgpu inventory --refresh` is started with a stale inventory: it hears nothing either, and has no more
 /// privileges than it needs.
 #[test]
-fn what_the_hook_starts_hears_nothing() {
+fn programs_that_the_hook_starts_inherit_nothing() {
     let node = Node::new(1);
     let state = node.path("state");
     let fresh = node.path("fresh.json");

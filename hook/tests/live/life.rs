@@ -187,7 +187,7 @@ fn gpus_beyond_the_grant_are_removed() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_not_touched() {
+fn a_container_without_a_request_is_untouched() {
     let node = Node::new(1);
     for annotations in [
         &[][..],

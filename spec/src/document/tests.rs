@@ -333,7 +333,7 @@ fn a_part_of_a_plan_touches_only_its_part() {
 }
 
 #[test]
-fn what_is_no_config_is_refused() {
+fn a_text_that_is_no_config_is_refused() {
     for text in [
         "",
         "null",

@@ -142,7 +142,7 @@ fn slices() {
 }
 
 #[test]
-fn what_is_rounded_is_noted() {
+fn a_rounded_amount_is_noted() {
     assert_eq!(valid(&[("fgpu/fraction", "0.25"), ("fgpu/wait", "90s")]).notes, Vec::<String>::new());
     let request = valid(&[("fgpu/fraction", "1/3"), ("fgpu/wait", "2m")]);
     assert_eq!(request.memory, MemoryAsk::Ppm(333_333));

@@ -54,7 +54,7 @@ int shared(void) {
     OK(cudaMemPoolImportPointer(&imported, pool, &message.exported));
     OK(cudaStreamCreate(&stream));
     OK(cudaMemsetAsync(imported, 1, MIB, stream));
-    // Who allocated it counts it.
+    // The allocating process counts it.
     IS(free_now() == before);
     OK(cudaFreeAsync(imported, stream));
     OK(cudaStreamSynchronize(stream));

@@ -22,7 +22,7 @@ impl Folder {
     /// A new one.
     pub(crate) fn new() -> Self {
         let path = PathBuf::from(format!("/run/lab/output/{}", number()));
-        // Whoever the container's user is out here, it writes there.
+        // The container's user, whatever its id is out here, writes there.
         fs::create_dir_all(&path)
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o777)))
             .unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));

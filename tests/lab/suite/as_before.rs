@@ -1,5 +1,4 @@
-//! Whoever puts `fgpu-runtime` in the place of runc or crun sees no difference as long as no container asks
-//! for a share.
+//! `fgpu-runtime` in the place of runc or crun makes no difference as long as no container asks for a share.
 //!
 //! Each case is played twice from the same start: with the real runtime, and with ours in its place. Of every
 //! invocation the exit status, standard output, standard error and the log file are compared, but for what no
@@ -21,7 +20,7 @@ use serde_json::{Value, json};
 use cases::Case;
 
 pub(crate) const TESTS: &[Test] = &[
-    Test::once("as_before::what_is_not_ours_runs_exactly_as_before", what_is_not_ours),
+    Test::once("as_before::a_container_without_a_request_runs_exactly_as_before", without_a_request),
     Test::once("as_before::a_broken_node_changes_nothing", a_broken_node),
 ];
 
@@ -56,8 +55,8 @@ fn play(program: &str, case: &Case, good: &Value) -> Vec<Outcome> {
     let outcomes = case.steps.iter().map(|step| {
         // By exec: what a step leaves running in the background holds none of our own streams.
         let script = format!("{}\nrm -f out err\nexec >out 2>err </dev/null\n{step}", variables(program));
-        // Whoever started the tests may ignore signals, as nohup does: runc 1.3 stops that while it starts the
-        // container, now before and now after.
+        // The caller of the tests may ignore signals, as nohup does: runc 1.3 stops that while it starts the
+        // container, at a moment of its own.
         let status = run(["env", "--default-signal=HUP,INT,QUIT", "sh", "-c", &script]).status;
         let [stdout, stderr, log] = ["out", "err", "log"].map(|name| masked(&read(name)));
         Outcome { status, stdout, stderr, log }
@@ -132,7 +131,7 @@ fn differences(runtime: &str, real: &str, case: &Case, good: &Value) -> Vec<Stri
         .collect()
 }
 
-fn what_is_not_ours() {
+fn without_a_request() {
     let good = good();
     for runtime in runtimes() {
         let real = run(["sh", "-c", &format!("command -v {runtime}")]).ok().to_owned();

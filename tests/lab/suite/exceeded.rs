@@ -9,8 +9,8 @@ use fgpu_lab::node::{self, FrontEnd};
 use serde_json::Value;
 
 pub(crate) const TESTS: &[Test] = &[Test::both(
-    "exceeded::who_goes_around_is_reported_and_stopped",
-    who_goes_around_is_reported_and_stopped,
+    "exceeded::a_tenant_beyond_its_limit_is_reported_and_stopped",
+    a_tenant_beyond_its_limit_is_reported_and_stopped,
 )];
 
 /// Loads the real driver from where it lies, takes so many bytes of it and waits.
@@ -46,7 +46,7 @@ fn wait_until_nobody_watches() {
     assert!(!std::path::Path::new("/run/fgpu/exceeded.json").exists());
 }
 
-fn who_goes_around_is_reported_and_stopped(front_end: FrontEnd) {
+fn a_tenant_beyond_its_limit_is_reported_and_stopped(front_end: FrontEnd) {
     let granted = node::gpus()[0].share(250_000);
     let twice = (granted * 2).to_string();
     let before = events().len();

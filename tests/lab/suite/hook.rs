@@ -15,7 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("hook::two_gpus_are_two", two_gpus_are_two),
     Test::once("hook::read_only_root_and_another_user_work", read_only_root_and_another_user_work),
     Test::once("hook::malformed_requests_are_refused", malformed_requests_are_refused),
-    Test::once("hook::what_does_not_fit_is_refused", what_does_not_fit_is_refused),
+    Test::once("hook::a_request_that_does_not_fit_is_refused", a_request_that_does_not_fit_is_refused),
     Test::once("hook::waiting_gets_the_room_that_comes", waiting_gets_the_room_that_comes),
     Test::once("hook::share_ends_with_the_container", share_ends_with_the_container),
     Test::once("hook::environment_is_not_heard", environment_is_not_heard),
@@ -221,7 +221,7 @@ fn assert_says(message: &str, words: &[&str]) {
     }
 }
 
-fn what_does_not_fit_is_refused() {
+fn a_request_that_does_not_fit_is_refused() {
     for runtime in runtimes() {
         let quarter = [("fgpu/fraction", "0.25"), ("fgpu/device", "0")];
         let start = |annotations: &[(&str, &str)]| {

@@ -87,7 +87,7 @@ fn the_first_starts_first(front_end: FrontEnd) {
     let whole = asking(front_end, "1", "0").start();
     let large = waiting(front_end, "0.75");
     let second = waiting(front_end, "1");
-    // Whoever does not wait may not go before those who do.
+    // A request that does not wait may not pass those that do.
     whole.remove();
     let large = started(large);
     let error = asking(front_end, "0.25", "0").try_start().expect_err("it would delay the one that waits");

@@ -71,7 +71,7 @@ fn no_environment_leads_around(front_end: FrontEnd) {
         "LD_LIBRARY_PATH=$(dirname $(find / -name libcuda.so 2>/dev/null | tail -n 1)) alloc fill".to_owned(),
         format!("LD_LIBRARY_PATH={folders} alloc fill"),
         format!("export LD_LIBRARY_PATH={folders}; alloc-linked --proc fill"),
-        // Whoever has looked up the folder finds no name in it that a loader asks for.
+        // The folder, once it is looked up, has no name in it that a loader asks for.
         "LD_LIBRARY_PATH=$(echo /run/fgpu/driver-*) alloc fill".to_owned(),
         "cd /run/fgpu/driver-* && LD_LIBRARY_PATH=. alloc fill".to_owned(),
         "for file in $(find / -name 'libcuda.so*' 2>/dev/null); do LD_PRELOAD=$file alloc fill | tail -n 1; done".to_owned(),

@@ -14,8 +14,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("run::other_gpus_do_not_open", other_gpus_do_not_open),
     Test::once("run::it_ends_as_the_command_does", it_ends_as_the_command_does),
     Test::once("run::it_ends_so_even_if_the_share_stays", it_ends_so_even_if_the_share_stays),
-    Test::once("run::what_is_left_behind_is_ended", what_is_left_behind_is_ended),
-    Test::once("run::who_joined_from_elsewhere_is_ended", who_joined_from_elsewhere_is_ended),
+    Test::once("run::leftover_processes_are_ended", leftover_processes_are_ended),
+    Test::once("run::processes_that_joined_the_cgroup_are_ended", processes_that_joined_the_cgroup_are_ended),
     Test::once("run::a_killed_run_leaves_the_command_its_share", a_killed_run_leaves_the_command_its_share),
     Test::once("run::gc_takes_no_mount_of_a_container", gc_takes_no_mount_of_a_container),
     Test::once("run::the_host_stays_as_it_was", the_host_stays_as_it_was),
@@ -116,7 +116,7 @@ fn it_ends_so_even_if_the_share_stays() {
     assert_eq!(node::leases(), []);
 }
 
-fn what_is_left_behind_is_ended() {
+fn leftover_processes_are_ended() {
     let output = fgpu_run(&["-p", "0.5"], &["sh", "-c", "setsid sleep 4711 >/dev/null 2>&1 & exit 0"]);
     output.ok();
     assert!(process::running("/usr/bin/sleep", "4711").is_empty());
@@ -124,7 +124,7 @@ fn what_is_left_behind_is_ended() {
 }
 
 /// A run in a PID namespace has no pid for a process that came into its cgroup from outside.
-fn who_joined_from_elsewhere_is_ended() {
+fn processes_that_joined_the_cgroup_are_ended() {
     if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         return; // v1 kills by pid only
     }

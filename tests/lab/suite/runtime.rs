@@ -13,7 +13,7 @@ use fgpu_lab::{node, process};
 pub(crate) const TESTS: &[Test] = &[
     Test::once("runtime::every_spelling_keeps_its_share", every_spelling_keeps_its_share),
     Test::once("runtime::a_runtime_by_another_name_keeps_its_share", another_name_keeps_its_share),
-    Test::once("runtime::what_has_no_meaning_is_refused", what_has_no_meaning_is_refused),
+    Test::once("runtime::meaningless_options_are_refused", meaningless_options_are_refused),
     Test::once("runtime::a_delete_frees_only_what_it_deleted", a_delete_frees_only_what_it_deleted),
     Test::once(
         "runtime::a_runtime_that_is_killed_may_leave_a_container",
@@ -268,7 +268,7 @@ fn another_name_keeps_its_share() {
 
 /// Refused with a code if the container asks for a share; else it is the real runtime that says what is
 /// wrong.
-fn what_has_no_meaning_is_refused() {
+fn meaningless_options_are_refused() {
     for runtime in runtimes() {
         let _configured = node::configure(&format!("runtimes = [{runtime:?}]"));
         for (folder, words) in [

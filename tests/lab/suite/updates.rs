@@ -142,7 +142,7 @@ fn the_timer_opens_it_again() {
     }
 }
 
-/// Whoever called `update` finds the GPU open, and what the real runtime says is all that he hears.
+/// After `update` the GPU is open, and its output is the real runtime's.
 fn fgpu_runtime() {
     for runtime in runtimes() {
         let _configured = fgpu_lab::node::configure(&format!("runtimes = [\"{runtime}\"]"));

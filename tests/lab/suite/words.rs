@@ -67,7 +67,7 @@ fn the_environment_asks(front_end: FrontEnd) {
     assert_eq!(granted(), (gpu.share(250_000), 250_000));
     container.remove();
     node::wait_until_free();
-    // Whoever starts the container outranks its image.
+    // The container's annotations outrank its image.
     let run = busybox(front_end).options(["--env", "FGPU_FRACTION=1"]).annotation("fgpu/fraction", "0.5");
     let container = run.command(["sleep", "1000"]).start();
     assert_eq!(granted(), (gpu.share(500_000), 500_000));

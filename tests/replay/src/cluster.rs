@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_task_can_use_is_fragmentation() {
+    fn memory_that_no_task_can_use_is_fragmentation() {
         let mut cluster = Cluster::new(&[machine("a", 8000, 2, "G")], Policy::Pack);
         let tasks = [task(1000, 1, 600, ""), task(1000, 1, 1000, "")];
         assert_eq!(cluster.fragmentation(&tasks), 0.0);

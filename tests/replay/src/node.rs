@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_back_can_be_given_again() {
+    fn released_room_can_be_granted_again() {
         let mut node = Node::new(2, "T4");
         let half = request(2, 500_000, &["t4"], Policy::Pack);
         let shares = [node.take(&half).unwrap(), node.take(&half).unwrap()];

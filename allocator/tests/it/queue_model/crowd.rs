@@ -59,7 +59,7 @@ fn equal_requests_are_served_in_the_order_in_which_they_came() {
 /// Small ones keep coming, those that wait and those that do not, and as many end: whoever is first is served
 /// all the same.
 #[test]
-fn nobody_starves_behind_a_stream_of_small_ones() {
+fn a_large_request_does_not_starve_behind_small_ones() {
     let small = || [fraction(100_000), slice("1g.10gb"), slice("1g.20gb")];
     let large = [
         slice("7g.80gb"),

@@ -128,7 +128,7 @@ fn a_value_of_another_type_is_an_error() {
 }
 
 #[test]
-fn nobody_there_is_no_error() {
+fn a_missing_listener_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     assert!(Connection::to_peer(&path, LONG).unwrap().is_none());

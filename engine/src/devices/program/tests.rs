@@ -162,7 +162,7 @@ fn reading_and_writing_the_devices_is_added_and_nothing_else() {
 }
 
 #[test]
-fn what_is_not_allowed_in_every_way_is_not_allowed() {
+fn an_access_must_be_allowed_by_every_rule() {
     let program = rules(&[Rule(2, Some(240), Some(7), READ | WRITE), Rule(2, Some(240), Some(8), READ)]);
     for (nodes, allowed) in [
         (vec![], true),
@@ -178,7 +178,7 @@ fn what_is_not_allowed_in_every_way_is_not_allowed() {
 }
 
 #[test]
-fn what_only_the_kernel_knows_is_not_guessed() {
+fn the_verdict_of_an_unreadable_program_is_not_guessed() {
     let endless = vec![Instruction::new(class::JMP, 0, 0, -1, 0)];
     let off_the_end = vec![set(0, 1)];
     let unset = vec![RETURN];
@@ -217,7 +217,7 @@ fn a_register_that_is_xored_with_itself_is_zero() {
 }
 
 #[test]
-fn what_cannot_be_loaded_again_is_refused() {
+fn a_program_that_cannot_be_loaded_again_is_refused() {
     let map = Instruction::new(LOAD_CONSTANT, 1, 1, 0, 7);
     let rest = Instruction::default();
     let barrier = Instruction::new(class::ST | 0xc0, 0, 0, 0, 0);

@@ -49,7 +49,7 @@ fn devices_are_added_to_a_scope_that_limits_them() {
 }
 
 #[test]
-fn what_is_not_the_containers_or_not_limited_is_left_alone() {
+fn a_cgroup_of_others_or_without_limits_is_left_alone() {
     let strict = || Canned::Pairs(vec![("/dev/null", "rwm"), ("/dev/char/240:7", "rwm")]);
     for answers in [
         vec![Canned::Error("org.freedesktop.systemd1.NoSuchUnit")],
@@ -130,7 +130,7 @@ fn the_bus_is_asked_when_systemd_has_no_socket_of_its_own() {
 }
 
 #[test]
-fn what_was_taken_away_since_is_not_undone() {
+fn a_rule_that_was_removed_since_is_not_undone() {
     let rule = |path: &str, access: &str| (path.to_owned(), access.to_owned());
     let added = Added {
         unit: "x.scope".into(),

@@ -92,7 +92,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn whoever_looks_is_told_how_busy_it_was() {
+    fn every_reader_gets_the_recent_use() {
         // Whenever the machine was started.
         for start in [0, 7, NUMBER - 1, NUMBER, NUMBER + 1, 5 * NUMBER].map(|number| number * WINDOW) {
             let busy = Busy::new();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_tells_late_changes_nothing_that_is_newer() {
+    fn a_late_sample_replaces_no_newer_one() {
         let busy = Busy::new();
         busy.add(20_100 * MS, 50 * MS);
         busy.add(19_900 * MS, 50 * MS);

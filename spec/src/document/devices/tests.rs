@@ -132,7 +132,7 @@ fn no_rule_leads_to_another_gpu() {
 }
 
 #[test]
-fn what_leads_to_no_other_gpu_is_left_as_it_is() {
+fn nodes_of_no_other_gpu_are_left_alone() {
     for extra in [
         rule("c", Some(195), Some(255), "rwm"),
         rule("c", Some(195), Some(0), "rwm"),

@@ -61,7 +61,7 @@ fn a_volume_that_shares_its_mounts_is_refused_where_ours_would_lie_in_it() {
 /// A bind mount has the flags of the mount it is made from, so what lies on a mount with the right ones is
 /// not mounted a second time.
 #[test]
-fn what_lies_on_a_mount_with_the_flags_is_bound_and_nothing_else() {
+fn only_files_on_a_mount_with_these_flags_are_bound() {
     let mut plan = plan();
     plan.mounts.iter_mut().for_each(|mount| mount.inherits = !mount.destination.contains("persistenced"));
     let once = applied("{}", &plan);

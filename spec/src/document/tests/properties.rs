@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn what_can_be_edited_is_edited_once(json in any_json(), pretty: bool) {
+    fn an_edit_is_made_once(json in any_json(), pretty: bool) {
         let text = if pretty { format!("{json:#}") } else { json.to_string() };
         if let Ok(mut document) = Document::parse(&text) {
             prop_assert_eq!(document.to_string(), &*text);

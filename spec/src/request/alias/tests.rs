@@ -34,7 +34,7 @@ fn amount(pairs: &[(&str, &str)]) -> Amount {
 const ALL: u32 = WHOLE;
 
 #[test]
-fn what_each_word_becomes() {
+fn translations_of_each_word() {
     use Compute::{Cap, Share};
     use MemoryAsk::{Bytes, Ppm};
     use Policy::{Exclusive, Pack};

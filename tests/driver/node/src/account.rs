@@ -205,7 +205,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Who the calling process is. What /proc does not tell is 0 or empty.
+    /// The calling process. A value that /proc does not have is 0 or empty.
     pub fn own() -> Self {
         let mut link = [0; 64];
         let namespace = sys::readlink(c"/proc/self/ns/pid", &mut link).ok().and_then(number_in_brackets);

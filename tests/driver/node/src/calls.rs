@@ -6,8 +6,8 @@
 //! 8      taken: u64, how many entries are taken; they may be more than there is room for
 //! 64     entries: [Entry], as many as the file has room for
 //! ```
-//! Whoever calls a function for the first time takes an entry for it, so a name may be there more than once:
-//! readers add them up. Nobody waits for anybody, and what a killed process has counted stays.
+//! The first call of a function in a process takes an entry for it, so a name may be there more than once:
+//! readers add them up. No process waits for another, and the counts of a killed process stay.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_leads_out_of_the_block_is_none() {
+    fn a_value_beyond_its_block_is_none() {
         assert_eq!(expand(b"\x1ea\x02\x00\x50aaaaa", 24), None, "before the beginning");
         assert_eq!(expand(b"\x1ea\x01\x00\x50aaa", 24), None, "cut off");
         assert_eq!(expand(b"\x1ea\x01\x00\x50aaaaa", 12), None, "more than is said");

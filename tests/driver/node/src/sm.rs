@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_early_leaves_the_rest_to_the_others() {
+    fn an_early_end_leaves_the_rest_to_the_others() {
         let mut left = [100, 1000];
         let mut ended = (9, 0);
         assert_eq!(share(&mut left, 600, |slot, after| ended = (slot, after)), 600);

@@ -107,7 +107,7 @@ pub struct Piece {
     pub served_to: AtomicU64,
 }
 
-/// Who has a slot.
+/// The process that has a slot.
 #[repr(C)]
 pub struct Process {
     /// Its pid in its own pid namespace.

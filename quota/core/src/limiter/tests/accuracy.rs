@@ -101,7 +101,7 @@ fn long_kernels_behind_short_ones_stay_within_three_points() {
     }
 }
 
-/// Who was idle may not take more for that.
+/// An idle tenant saves nothing up.
 #[test]
 fn pauses_are_not_saved_up_for_long_kernels() {
     for length in [20, 40, 60] {

@@ -65,8 +65,7 @@ fn a_container_that_was_idle_has_its_share_within_a_tenth_of_a_second() {
     }
 }
 
-/// Who has to wait for a long kernel of another's makes up for it, and takes no more than a cap allows for
-/// that.
+/// A tenant that waits for a neighbour's long kernel makes up for it, and exceeds no cap for that.
 #[test]
 fn long_kernels_of_a_neighbour_take_no_share() {
     for mode in [COMPUTE_CAP, COMPUTE_SHARE] {

@@ -174,7 +174,7 @@ fn a_process_for_each_kernel_is_capped() {
     assert!((23.75..=26.0).contains(&got), "{got:.1}");
 }
 
-/// Whoever copies before each kernel launches into a stream that waits.
+/// A tenant that copies before each kernel launches into a stream that waits.
 #[test]
 fn kernels_behind_copies_are_charged() {
     for (copy, kernel) in [(MS, 12 * MS), (5 * MS, 5 * MS), (10 * MS, MS)] {

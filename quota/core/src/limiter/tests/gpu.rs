@@ -114,7 +114,7 @@ impl Gpu {
                 Some(Work::Copy(left)) => (left, false),
                 _ => unreachable!("records are run"),
             };
-            // Who is alone is not interrupted.
+            // A tenant that is alone is not interrupted.
             let time = (*left).min(if is_alone { u64::MAX } else { slice }).min(to - self.now);
             *left -= time;
             let is_done = *left == 0;

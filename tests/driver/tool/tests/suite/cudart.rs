@@ -171,7 +171,7 @@ fn calls_are_counted_and_none_of_the_runtimes_is_missing() {
 
 /// A slot that nobody has described is named and refused, and so is a table.
 #[test]
-fn what_is_not_known_is_named() {
+fn an_unknown_table_is_named() {
     let node = node("h100-80");
     let root = node.path("");
     run(Command::new(env!("CARGO_BIN_EXE_fgpu-sim")).args(["calls", "--start", "--root"]).arg(&root));
