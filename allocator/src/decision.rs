@@ -9,7 +9,7 @@ use crate::Waiter;
 pub struct Placement {
     /// One share per GPU, by index.
     pub gpus: Vec<GrantedGpu>,
-    /// Whether nobody else may be placed on them.
+    /// Whether no other lease may be placed on them.
     pub exclusive: bool,
     /// What was rounded, in words, the request's own notes first.
     pub notes: Vec<String>,

@@ -1,8 +1,8 @@
 //! Leases whose processes have their pids in another PID namespace than ours.
 //!
-//! A pid that nobody has here may be somebody's there: without more, `fgpu gc` in a pod would free what the
-//! node's containers hold. So such a lease stays, unless its namespace is proven to be gone, and with it all
-//! that was in it and below:
+//! A pid that no process has here may belong to a process there: without more, `fgpu gc` in a pod would free
+//! what the node's containers hold. So such a lease stays, unless its namespace is proven to be gone, and
+//! with it all that was in it and below:
 //!
 //! - From the initial namespace every process can be seen. None is of that namespace: it is gone.
 //! - A state directory on the root file system of a container (Docker in Docker) is that container's own:
@@ -33,8 +33,8 @@ impl Store {
     }
 
     /// Where a runtime may write the init's pid, besides [`Claim::pid_file`](crate::Claim::pid_file): in the
-    /// grant's folder, which whoever uses it makes. A file that names no pid says that there is an init, and
-    /// not which: the lease stays.
+    /// grant's folder, which the program that uses it makes. A file that names no pid says that there is an
+    /// init, and not which: the lease stays.
     pub fn pid_file(&self, nonce: &Nonce) -> PathBuf {
         self.container_dir(nonce).join("init.pid")
     }
@@ -65,7 +65,7 @@ impl Store {
     }
 }
 
-/// Whether a directory is on the root file system, as nothing is that a container shares with others.
+/// Whether a directory is on the root file system. What a container shares with others is not.
 fn is_on_root(directory: &Path) -> io::Result<bool> {
     Ok(directory.metadata()?.dev() == Path::new("/").metadata()?.dev())
 }

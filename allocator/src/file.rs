@@ -98,7 +98,7 @@ impl Files {
                 .map_err(|errno| Error::io("open", &self.lock, errno))?;
             let fd = lock::take(fd, &self.lock, host, lock::PATIENCE)?;
             let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::io("stat", &self.lock, errno))?;
-            // Somebody removed the whole directory while we waited: this lock excludes nobody.
+            // The whole directory was removed while we waited: this lock excludes no other process.
             if stat.st_nlink > 0 {
                 return Ok(Lock(fd));
             }

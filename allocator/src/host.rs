@@ -37,7 +37,7 @@ impl Host {
         Ok(id.trim().to_owned())
     }
 
-    /// Makes sure that an absent process means a dead one: an unmounted procfs shows nobody.
+    /// Makes sure that an absent process means a dead one: an unmounted procfs shows no process.
     pub(crate) fn check_proc(&self) -> Result<(), Error> {
         match process::look(&self.proc, "self") {
             Ok(Some(_)) => Ok(()),
@@ -132,7 +132,7 @@ impl Host {
     /// When it cannot be told.
     pub fn cgroup_has_process(&self, path: &str) -> io::Result<bool> {
         let path = Path::new(path.trim_start_matches('/'));
-        // The root of the tree always has processes and is nobody's own: it would keep a lease for ever.
+        // The root of the tree always has processes and is no container's: it would keep a lease for ever.
         if path.as_os_str().is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_)))
         {
             return Ok(false);
@@ -223,7 +223,7 @@ pub(crate) fn boottime() -> u64 {
     nanoseconds(ClockId::Boottime)
 }
 
-/// CLOCK_REALTIME in ns: jumps when somebody sets it.
+/// CLOCK_REALTIME in ns: jumps when the clock is set.
 pub(crate) fn wall() -> u64 {
     nanoseconds(ClockId::Realtime)
 }

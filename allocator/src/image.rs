@@ -76,7 +76,7 @@ impl Image {
                 .filter(|&found| found > VERSION)
                 .map_or(Damage::Torn, Damage::Version));
         };
-        // What passed the check is as somebody wrote it.
+        // What passed the check is unchanged since it was written.
         let body = checked.strip_prefix(BOOT).ok_or(Damage::Unknown)?;
         let (of_boot, body) = body.split_at_checked(boot.id.len()).ok_or(Damage::Unknown)?;
         let body =
@@ -199,7 +199,7 @@ pub(crate) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// A file with these leases, in which nobody waits.
+    /// A file with these leases and an empty queue.
     #[cfg(test)]
     pub(crate) fn new(boot: &Boot, leases: impl IntoIterator<Item = &'a [u8]>) -> Self {
         Self::with_queue(boot, leases, [])
@@ -298,7 +298,7 @@ pub(crate) fn waiter(line: &[u8]) -> Result<Waiter, Damage> {
     serde_json::from_slice(line).map_err(|_| Damage::Unknown)
 }
 
-/// The line of one that waits, passed once more.
+/// A waiter's line, with its count of passes one higher.
 pub(crate) fn passed_once_more(line: &[u8], boot: &Boot) -> Result<Vec<u8>, Damage> {
     let (start, end, passed) = passed_in(line).ok_or(Damage::Unknown)?;
     let seal = line.len() - (SEAL.len() + DIGITS + 2);

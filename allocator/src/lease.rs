@@ -65,7 +65,7 @@ impl State {
     }
 }
 
-/// A grant and whose it is.
+/// A grant and its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The container.
@@ -76,7 +76,7 @@ pub struct Lease {
     pub state: State,
     /// `fgpu/owner`.
     pub owner: Option<String>,
-    /// Whether nobody else may be placed on its GPUs.
+    /// Whether no other lease may be placed on its GPUs.
     pub exclusive: bool,
     /// The container's bundle.
     pub bundle: PathBuf,
@@ -113,13 +113,13 @@ pub struct Rules {
     pub owner_max_gpus: BTreeMap<String, u32>,
     /// `[mig] use-existing`: whether the administrator's own MIG instances may be used.
     pub mig_use_existing: bool,
-    /// What was last seen of each GPU, by UUID. Where `[placement] foreign` is `ignore`, nobody holds
-    /// anything there.
+    /// What was last seen of each GPU, by UUID. Where `[placement] foreign` is `ignore`, no process outside
+    /// of leases is in it.
     pub seen: BTreeMap<String, Seen>,
 }
 
 impl Rules {
-    /// Memory of a GPU in bytes that somebody outside of all leases holds.
+    /// Memory of a GPU in bytes that is held outside of all leases.
     pub(crate) fn foreign(&self, uuid: &str) -> u64 {
         self.seen.get(uuid).map_or(0, |seen| seen.foreign)
     }

@@ -16,9 +16,8 @@
 //!   it are proven gone. No age, no time-out, no wall clock ends it. When it cannot be told, it stays.
 //! - A file that fails its check is never overwritten and never taken for empty ([`Store::rebuild`]).
 //!
-//! Leases name their holders by pid, so each says in which PID namespace that is. Of one that was made in
-//! another it is known only from where all processes can be seen whether anybody holds it; elsewhere it
-//! stays.
+//! Leases name their holders by pid, so each says in which PID namespace that is. Whether a lease that was
+//! made in another one is held is known only where all processes can be seen; elsewhere it stays.
 
 #![forbid(unsafe_code)]
 

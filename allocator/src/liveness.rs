@@ -1,4 +1,4 @@
-//! Whether anybody is left who holds a lease.
+//! Whether a process is left that holds a lease.
 //!
 //! | known | the lease lives while |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! a pid with its start time. Where `pid_file` gives only a pid, it may have been reused since; the process
 //! that has it now is the init unless it started before the lease was made, or after the file was last
 //! written. Start times are CLOCK_BOOTTIME and file times CLOCK_REALTIME, so the latter comparison is made
-//! only if nobody has set the wall clock since the lease was made. What cannot be told keeps the lease.
+//! only if the wall clock was not set since the lease was made. What cannot be told keeps the lease.
 
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -22,18 +22,18 @@ use crate::{Host, Lease, Process, host};
 
 /// Largest state file that is read, in bytes; runc's holds the container's whole configuration.
 const STATE_FILE_MAX: u64 = 16 << 20;
-/// By how much REALTIME − BOOTTIME may seem to differ with nobody having set the clock: the two are read one
+/// By how much REALTIME − BOOTTIME may seem to differ although the clock was not set: the two are read one
 /// after the other. Slewing (NTP) moves both alike. In ns.
 const CLOCK_JITTER: i128 = 100_000_000;
 
 /// The judgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Somebody holds it.
+    /// A process holds it.
     Alive,
     /// Its maker died, but this process is the container's init.
     Init(Process),
-    /// Nobody is left.
+    /// No process is left.
     Dead,
 }
 

@@ -1,8 +1,8 @@
-//! The wait for the allocator's lock, and who holds it.
+//! The wait for the allocator's lock, and the lock's holder.
 //!
 //! It is held for some microseconds at a time, so a wait of seconds means that its holder was stopped, or
-//! waits for a disk. It ends with an error that names the holder; before, somebody who looks at the terminal
-//! or the journal is told.
+//! waits for a disk. The wait ends with an error that names the holder; before that, a line on standard error
+//! (the terminal or the journal) names it.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,10 +19,10 @@ use crate::holding::Holding;
 use crate::proc::parse_stat;
 use crate::{Error, Host};
 
-/// How long somebody waits.
+/// How long a process waits for the lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// After so long it is said who holds the lock.
+    /// After so long the lock's holder is named.
     word: Duration,
     /// Then so much longer.
     rest: Duration,
@@ -69,8 +69,8 @@ pub(crate) fn take(file: OwnedFd, path: &Path, host: &Host, patience: Patience) 
     let wait = move || {
         let taken = retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map(|()| file);
         if let Err(mpsc::SendError(Ok(file))) = sender.send(taken) {
-            // Nobody waits any more. A child forked meanwhile shares the open file, so closing it may not be
-            // enough.
+            // The caller waits no more. A child forked meanwhile shares the open file, so closing it may not
+            // be enough.
             let _ = flock(file.as_fd(), FlockOperation::Unlock);
         }
     };
@@ -87,7 +87,7 @@ pub(crate) fn take(file: OwnedFd, path: &Path, host: &Host, patience: Patience) 
     Err(Error::Locked { path: path.to_owned(), holder: holder(host, path), waited })
 }
 
-/// Says on standard error who holds the lock.
+/// Names the lock's holder on standard error.
 fn tell(path: &Path, host: &Host) {
     use std::io::Write;
     let who = holder(host, path).map_or("another process".to_owned(), |holder| holder.to_string());

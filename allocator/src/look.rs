@@ -1,4 +1,4 @@
-//! A look at the allocator file that nobody notices, for the runtime of containers without a share.
+//! A look at the allocator file that leaves no trace, for the runtime of containers without a share.
 
 use std::io::Read;
 use std::path::Path;
@@ -14,7 +14,7 @@ const READS: usize = 16;
 /// Whether a container may have a lease, or wait for one, in the store in `dir`.
 ///
 /// Nothing is made, locked or waited for, and nothing is an error: a file that is missing, that may not be
-/// read or is no regular file names nobody. A damaged one names whoever it has the name of.
+/// read or is no regular file names no container. A damaged one names each container whose key is in it.
 pub fn may_hold(dir: &Path, container: &Key) -> bool {
     let key = image::key_head(container);
     for _ in 0..READS {

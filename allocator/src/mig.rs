@@ -49,7 +49,7 @@ pub(crate) fn serving<'a>(gpu: &'a Gpu, request: &Request, usable: u64) -> Vec<&
         cores_ppm(profiles, profile) >= request.cores_ppm
             || ppm(profile.slices.into(), whole.slices.into()) >= request.cores_ppm
     };
-    // Profiles with attributes (`+me`: media engines) are for those who name them.
+    // Profiles with attributes (`+me`: media engines) are only for requests that name them.
     let plain = |profile: &&MigProfile| !profile.name.contains(['+', '-']);
     let mut serving: Vec<_> = profiles
         .iter()
@@ -152,7 +152,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether nobody is on a GPU. What is kept is nobody's.
+    /// Whether a GPU is empty: no lease is on it, and no instance but kept ones.
     fn is_empty(&self, at: usize) -> bool {
         self.held[at].leases == 0
             && self.boards[at].slots().iter().all(|slot| slot.holder == SlotHolder::Kept)
@@ -169,7 +169,7 @@ impl<'a> Table<'a> {
                 _ => (MigStage::Made, None),
             };
             let choice = Choice { gpu: at, profile, placement: slot.placement, stage, instance, lost: 0 };
-            // One that exists is taken from nobody.
+            // An instance that exists takes no room from other requests.
             Some((rank, 0, choice))
         };
         let (&smallest, larger) = self.serving[at].split_first()?;

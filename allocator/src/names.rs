@@ -296,7 +296,7 @@ mod tests {
         std::fs::create_dir(pipe.parent().unwrap()).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
         assert_eq!(engine.names("pipe"), (None, None));
-        // A bundle that names somebody else's folder.
+        // A bundle that names another container's folder.
         let other = engine.put("data/containers/other/config.v2.json", r#"{"Name":"/other"}"#);
         let spec = serde_json::json!({"mounts": [
             {"destination": "/etc/hostname", "source": other.with_file_name("hostname")}]});

@@ -1,8 +1,8 @@
 //! The observer that is told what became of a lease.
 //!
-//! Every grant and every end of one passes through the store, whichever front end asked for it and even when
-//! nobody did (a reserve that falls short frees the dead first). So this is where somebody who keeps a record
-//! listens.
+//! Every grant and every end of one passes through the store, whichever front end asked for it, and even
+//! without such a request (a reserve that falls short frees the dead first). So an observer that keeps a
+//! record listens here.
 
 use std::fmt::Debug;
 
@@ -22,9 +22,9 @@ pub enum Change<'a> {
         /// The lease now.
         after: &'a Lease,
     },
-    /// Somebody gave it back, by its nonce or its container's name.
+    /// It was given back, by its nonce or its container's name.
     Released(&'a Lease),
-    /// Those who held it were found gone, or the boot in which it was made has ended.
+    /// Its holders were found gone, or the boot in which it was made has ended.
     Reconciled(&'a Lease),
     /// A rebuild could not recover it, and an administrator gave it up.
     Lost(Nonce),
@@ -32,8 +32,8 @@ pub enum Change<'a> {
 
 /// Keeps a record of changes.
 ///
-/// It is called between a container's create and its answer, so it must not wait for anything, and it has
-/// nobody to tell that it failed.
+/// It is called between a container's create and its answer, so it must not wait for anything, and it cannot
+/// report that it failed.
 pub trait Observer: Debug + Send + Sync {
     /// Takes note of a change.
     fn observe(&self, change: Change<'_>);

@@ -5,8 +5,8 @@
 //! - SM time counts as asked for `cap` and `share` (both promise it). `off` promises none, and memory alone
 //!   asks for none: both take none, and their grants say 0 ppm. Containers that ask only for memory share a
 //!   GPU as long as its memory lasts.
-//! - Memory that somebody outside of all leases holds is not free, and a GPU that is lost or must be reset
-//!   serves nothing ([`Rules::seen`]).
+//! - Memory that is held outside of all leases is not free, and a GPU that is lost or must be reset serves
+//!   nothing ([`Rules::seen`]).
 //! - An exclusive lease takes the GPU, whatever it leaves over. It must be the first and stays the only one.
 //! - A GPU in MIG mode serves no fractions; slices of it are placed in `mig.rs`.
 

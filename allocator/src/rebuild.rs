@@ -1,10 +1,10 @@
 //! Getting a node with a damaged allocator file to work again.
 //!
 //! A damaged file is not taken for an empty one: containers run on what it held, and would share their GPUs
-//! with whoever came next. So every operation answers `state-corrupt` until an administrator rebuilds. That
-//! keeps each line that proves by its seal to be whole and of this boot, from the damaged file and from the
-//! one before it, and drops those of the dead. It does not forget silently either: a container folder whose
-//! lease cannot be recovered stops it, unless the administrator accepts the loss.
+//! with the containers that come next. So every operation answers `state-corrupt` until an administrator
+//! rebuilds. That keeps each line that proves by its seal to be whole and of this boot, from the damaged file
+//! and from the one before it, and drops those of the dead. It does not forget silently either: a container
+//! folder whose lease cannot be recovered stops it, unless the administrator accepts the loss.
 
 use fgpu_spec::Nonce;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::{Change, Error, Lease, State, Store};
 pub struct Rebuilt {
     /// The leases that hold.
     pub kept: Vec<Lease>,
-    /// Those whose containers are gone.
+    /// The leases whose containers are gone.
     pub freed: Vec<Lease>,
     /// How many lines were damaged.
     pub damaged: usize,
@@ -52,7 +52,7 @@ impl Store {
         }
     }
 
-    /// `None` if the file has changed meanwhile: somebody else rebuilt it.
+    /// `None` if the file has changed meanwhile: another process rebuilt it.
     fn rebuild_damaged(&self, force: bool) -> Result<Option<Rebuilt>, Error> {
         let folders = self.files.folders()?;
         let damaged_file = self.files.read()?;
@@ -61,8 +61,8 @@ impl Store {
         let (spare_lines, _) = salvage(&spare, &self.boot);
         let mut rebuilt = Rebuilt { damaged, ..Rebuilt::default() };
         let mut lines = Vec::new();
-        // Of the damaged file only: in the one before it somebody may wait who has been served since. Who
-        // loses his place queues up anew.
+        // Of the damaged file only: a waiter in the one before it may have been served since. A waiter that
+        // loses its place queues up anew.
         let waiters: Vec<_> = main_lines.iter().copied().filter(|line| self.queue().waits(line)).collect();
         let whole = main_lines.into_iter().map(|line| (line, true));
         for (line, latest) in whole.chain(spare_lines.into_iter().map(|line| (line, false))) {

@@ -11,8 +11,7 @@ impl Store {
     /// freed.
     ///
     /// # Errors
-    /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no
-    /// error.
+    /// As [`Error`] says. A lease stays if it cannot be told whether it is held; that is no error.
     pub fn reconcile(&self) -> Result<Vec<Lease>, Error> {
         // In this order: a folder is made after its lease, so one that was there before the leases were read
         // and has none belongs to a lease that ended.
@@ -30,7 +29,7 @@ impl Store {
         Ok(freed)
     }
 
-    /// The leases that [`Store::reconcile`] would free, for somebody who only looks: nothing is changed.
+    /// The leases that [`Store::reconcile`] would free. Nothing is changed.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -41,7 +40,7 @@ impl Store {
         Ok(leases)
     }
 
-    /// Whether somebody holds this lease, or it cannot be told that nobody does.
+    /// Whether this lease is held, or it cannot be told that it is not.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -50,7 +49,7 @@ impl Store {
         Ok(lease.state.is_held() && !matches!(self.judge(lease), Ok(Life::Dead)))
     }
 
-    /// The leases that stay because it cannot be told whether anybody holds them, and why it cannot.
+    /// The leases that stay because it cannot be told whether they are held, and why it cannot.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -72,7 +71,7 @@ impl Store {
                 continue;
             }
             let mut lease = image::lease(line).map_err(|damage| self.damage(damage, None))?;
-            // What is kept or being undone is nobody's.
+            // What is kept or being undone has no holder.
             if !lease.state.is_held() {
                 continue;
             }

@@ -64,7 +64,7 @@ impl Store {
         let image = self.read_locked(&lock)?;
         let Some(line) = image.find(nonce) else { return Ok(Attempt::Done(None)) };
         let old = image::lease(line).map_err(|damage| self.damaged(&lock, damage))?;
-        // What the driver still has to undo is nobody's to change.
+        // A lease that the driver still has to undo cannot be changed.
         if !old.state.is_held() {
             return Ok(Attempt::Done(None));
         }

@@ -157,12 +157,11 @@ impl Store {
         Ok(released)
     }
 
-    /// Ends the leases of a container on which nobody lives any more, and returns them. One whose container
-    /// runs stays: it may be a new container of the same name.
+    /// Ends the leases of a container that have no living holder any more, and returns them. One whose
+    /// container runs stays: it may be a new container of the same name.
     ///
     /// # Errors
-    /// As [`Error`] says. A lease of which it cannot be told whether somebody holds it stays, and is no
-    /// error.
+    /// As [`Error`] says. A lease stays if it cannot be told whether it is held; that is no error.
     pub fn release_dead(&self, key: &Key) -> Result<Vec<Lease>, Error> {
         self.sweep(Some(&image::key_head(key)))
     }
@@ -240,7 +239,7 @@ impl Store {
         for _ in 0..READS {
             match self.files.read()? {
                 None if self.files.folders()?.is_empty() => return Ok(Image::default()),
-                // Either the first lease was made in between, or somebody removed the file.
+                // Either the first lease was made in between, or the file was removed.
                 None => break,
                 // A failed check may only mean that two changes passed while it was read (file.rs).
                 Some(bytes) => match Image::parse(bytes, &self.boot) {
@@ -252,7 +251,7 @@ impl Store {
         }
         match self.files.lock(&self.host) {
             Ok(lock) => self.read_locked(&lock),
-            // Somebody who may only look: it is not kept aside, and it may be whole the next moment.
+            // The caller may only look: the file is not kept aside, and it may be whole the next moment.
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
                 Err(self.damage(Damage::Torn, None))
             }

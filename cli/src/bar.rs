@@ -19,7 +19,7 @@ pub(crate) struct Bar {
     pub(crate) granted: u64,
     /// What there is.
     pub(crate) whole: u64,
-    /// How long it is where that is nobody's concern, in columns.
+    /// How long it is where the width does not matter, in columns.
     pub(crate) usual: usize,
 }
 

@@ -2,8 +2,8 @@
 //! program is the only one that loads NVML, and a crash or a hang in the driver shall be its own.
 //!
 //! All of it is found in the lease and written back there, step by step, so that a process killed between any
-//! two calls leaves what the next one needs to go on. Nobody else makes or destroys instances of a GPU
-//! meanwhile ([`fgpu_allocator::Slices::lock_driver`]); the lease is read again below that lock.
+//! two calls leaves what the next one needs to go on. No other process of ours makes or destroys instances of
+//! a GPU meanwhile ([`fgpu_allocator::Slices::lock_driver`]); the lease is read again below that lock.
 
 use std::path::PathBuf;
 
@@ -70,8 +70,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Output, Error> {
         Some(inventory) => inventory,
         // A refresh looks at that, too.
         None if matches!(arguments.step, Step::Health) => return Ok(Output::default()),
-        // The driver was changed meanwhile. Nobody else may look at the GPUs for long, and what is left to
-        // undo stays until then.
+        // The driver was changed meanwhile. It may be long until another process looks at the GPUs, and what
+        // is left to undo stays until then.
         None => fgpu_driver::refresh(&arguments.root, &arguments.state_dir, &holder)?.inventory,
     };
     let node = Node { store, inventory, root: &arguments.root };
@@ -108,8 +108,8 @@ impl Node<'_> {
         })
     }
 
-    /// That no other container holds the nodes of the GPU instance with that id. One does whose own instance
-    /// was destroyed by somebody: ids are given out again, and the nodes are found by the id.
+    /// That no other container holds the nodes of the GPU instance with that id. One does if its own instance
+    /// was destroyed outside fgpu: ids are given out again, and the nodes are found by the id.
     fn no_other_has(&self, nonce: &Nonce, at: usize, gpu: &Gpu, id: u32) -> Result<(), Error> {
         for lease in self.store.leases()?.iter().filter(|lease| lease.state.is_held()) {
             let shares = lease.grant.gpus.iter().enumerate().filter(|(_, share)| share.uuid == gpu.uuid);

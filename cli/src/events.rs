@@ -109,7 +109,7 @@ fn follow(node: &Node, reader: &mut Reader, shown: &mut Shown, look: &Look) -> R
             Some(changes) => changes.sleep(LOOK_AGAIN)?,
             None => std::thread::sleep(LOOK_AGAIN),
         }
-        // Of what comes there is no last.
+        // `last` does not apply to what comes.
         reader.last = None;
         reader.read(|line, event| shown.add(line, event)).map_err(|error| unreadable(node, &error))?;
     }
@@ -226,7 +226,7 @@ impl Reader {
 struct Filter {
     since: Option<SystemTime>,
     container: Option<String>,
-    /// Those that are called so now.
+    /// The containers that have this name now.
     called: Vec<Key>,
     /// The beginning of a UUID.
     gpu: Option<String>,
@@ -261,7 +261,7 @@ impl Filter {
     }
 }
 
-/// The GPUs as they are known, whoever asks; the driver is not.
+/// The GPUs as they were last stored, for any user; the driver is not asked.
 fn known(node: &Node) -> Option<Inventory> {
     fgpu_driver::cached(&node.config.driver_root, &node.config.state_dir).ok().flatten()
 }
@@ -279,7 +279,7 @@ fn uuid(node: &Node, gpu: &str) -> Result<String, Error> {
     })
 }
 
-/// Those who hold a share and are called so. If that cannot be told, their ids have to do.
+/// The containers that hold a share and have this name. If that cannot be told, their ids have to do.
 fn called(node: &Node, what: &str) -> Vec<Key> {
     let directory = &node.config.state_dir;
     // To open it is to make it, where it is not there.

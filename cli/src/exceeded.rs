@@ -15,7 +15,7 @@
 //!
 //! It keeps NVML open while a lease can be exceeded, and ends when no container has files of a grant any
 //! more: its unit is started by that very folder (fgpu-watch.path). MIG is a boundary by itself, and behind
-//! an MPS server nobody can tell whose memory it is: neither is judged.
+//! an MPS server it cannot be told whose memory it is: neither is judged.
 
 mod judge;
 mod marks;

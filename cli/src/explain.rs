@@ -64,7 +64,7 @@ struct Answer {
     why: Option<String>,
     /// What would be rounded, in words.
     notes: Vec<String>,
-    /// What nobody could use as long as it runs, in words.
+    /// What no other container could use as long as it runs, in words.
     wasted: Vec<String>,
     gpus: Vec<GpuAnswer>,
 }
@@ -146,7 +146,7 @@ fn notes(request: &Request, tier: Tier, placement: &Placement) -> Vec<String> {
     placement.notes.iter().cloned().chain(memory_alone).collect()
 }
 
-/// What of a GPU that serves the request nobody else could use.
+/// What no other container could use of a GPU that serves the request.
 fn wasted(gpu: &GpuAnswer, exclusive: bool) -> Option<String> {
     let (memory, cores) = (gpu.left_memory?, gpu.left_cores_ppm?);
     let left = format!("{} and {} of the SM time of GPU {}", bytes(memory), percent(cores.into()), gpu.index);

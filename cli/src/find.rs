@@ -9,7 +9,7 @@ use fgpu_allocator::names::Catalogue;
 pub(crate) const HELP: &str = "A container's name or id as its engine gives it, the beginning of the id, NAMESPACE/ID, or the grant (32 hex digits) of \
      `fgpu status --json`";
 
-/// Somebody who can be meant.
+/// A container that can be meant.
 pub(crate) struct Candidate<'a, T> {
     /// The engine's names for it.
     pub(crate) key: &'a Key,
@@ -29,7 +29,7 @@ pub(crate) fn find<'a>(leases: &'a [Lease], what: &str) -> Result<&'a Lease, Err
     one(candidates(leases), what)
 }
 
-/// Those who hold a share, with their names.
+/// The containers that hold a share, with their names.
 pub(crate) fn candidates(leases: &[Lease]) -> Vec<Candidate<'_, &Lease>> {
     let mut catalogue = Catalogue::default();
     leases
@@ -44,11 +44,11 @@ pub(crate) fn candidates(leases: &[Lease]) -> Vec<Candidate<'_, &Lease>> {
 }
 
 /// The one that `what` names: by its grant or its whole id, else by its name or the beginning of its id. The
-/// latter two count alike: whoever may name containers must not be able to take the place of another one's
-/// short id.
+/// latter two count alike: a user who may name containers must not be able to take the place of another
+/// container's short id.
 ///
 /// # Errors
-/// `invalid-request` if it is nobody, or several; these are listed.
+/// `invalid-request` if none is meant, or several; these are listed.
 pub(crate) fn one<T>(candidates: Vec<Candidate<'_, T>>, what: &str) -> Result<T, Error> {
     let nonce: Option<Nonce> = what.parse().ok();
     let exact =
@@ -106,7 +106,7 @@ fn nobody(what: &str) -> String {
     )
 }
 
-/// How each can be named so that nobody else is meant.
+/// How each can be named so that no other is meant.
 fn list<T>(several: &[Candidate<'_, T>]) -> String {
     let label = |one: &Candidate<'_, T>| {
         let short = one.key.short();

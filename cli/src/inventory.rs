@@ -23,7 +23,7 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
     let (inventory, warnings) = if refresh {
         let config = &node.config;
         let uvm = fgpu_driver::uvm::ensure(&config.driver_root);
-        // Leases that cannot be read keep nobody from the inventory.
+        // The inventory is made even if the leases cannot be read.
         let mut seen = Ok(Vec::new());
         let probe = fgpu_driver::refresh_and(
             &config.driver_root,
@@ -85,8 +85,8 @@ pub(crate) fn holder(libcuda: &Path) -> Command {
 /// The name of the command that [`hold`] is.
 pub(crate) const HOLD: &str = "hold-context";
 
-/// Makes a context and keeps it until standard input ends. Why there is none is told on standard output, to
-/// whoever measures.
+/// Makes a context and keeps it until standard input ends. If there is none, standard output says why, for
+/// the process that measures.
 pub(crate) fn hold(libcuda: &Path) -> Result<Output, Error> {
     fgpu_driver::context::hold(libcuda).map_err(|reason| {
         println!("{reason}");

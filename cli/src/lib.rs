@@ -1,4 +1,4 @@
-//! The `fgpu` command: looks at the node, explains what a request would get, gives back what nobody uses.
+//! The `fgpu` command: looks at the node, explains what a request would get, gives back what is not used.
 //!
 //! A library, so that man pages and completions are made from the command's own definitions ([`command`]).
 
@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
     output::finish(run(&Arguments::parse()))
 }
 
-/// Tells of each step on standard error, if somebody wants it.
+/// Tells of each step on standard error, if the caller asked for it.
 fn diagnose(arguments: &Arguments, path: Option<&Path>) {
     let format = match arguments.log_format {
         LogFormat::Text => Format::Text,

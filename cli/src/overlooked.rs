@@ -1,6 +1,6 @@
 //! Containers that seem to ask for a share and hold none: a key that is written otherwise, a label in place
-//! of an annotation, an annotation that nobody of fgpu has seen. Nothing is refused there, so nothing else
-//! says it.
+//! of an annotation, an annotation that no program of fgpu has seen. Nothing is refused there, so nothing
+//! else says it.
 //!
 //! Found in the files that engines keep of running containers, as names are (names.rs); no engine is asked.
 
@@ -95,7 +95,7 @@ fn judge(one: &Container, accept_env: bool) -> Option<Overlooked> {
     };
     let found = |why: String, mend: String| Some(Overlooked { container: container.clone(), why, mend });
     for (key, value) in &one.annotations {
-        // Of another container of the pod, or nobody's.
+        // Of another container of the pod, or of none.
         let own = key
             .split_once('.')
             .filter(|(name, rest)| rest.starts_with("fgpu/") && Some(*name) == told.as_deref());

@@ -1,4 +1,4 @@
-//! `fgpu release` and `fgpu gc`: giving back what nobody uses any more.
+//! `fgpu release` and `fgpu gc`: giving back what is not used any more.
 
 use fgpu_allocator::{Key, Lease, Store, Waiter};
 use fgpu_engine::config::Config;
@@ -11,8 +11,8 @@ use crate::output::{Output, json};
 /// Gives back what one container holds, named as in `fgpu status`, or ends its wait.
 ///
 /// # Errors
-/// `invalid-request` if nobody or more than one is meant; `denied` if the container still runs and `force` is
-/// not given; what the store says.
+/// `invalid-request` if no container or more than one is meant; `denied` if the container still runs and
+/// `force` is not given; what the store says.
 pub(crate) fn run(config: &Config, what: &str, force: bool) -> Result<Output, Error> {
     let store = fgpu_engine::store(config)?;
     loop {
@@ -37,7 +37,7 @@ enum Entry<'a> {
     Waits(&'a Waiter),
 }
 
-/// Those who hold a share, and those who wait and hold none.
+/// The containers that hold a share, and those that wait and hold none.
 fn candidates<'a>(leases: &'a [Lease], waiters: &'a [Waiter]) -> Vec<Candidate<'a, Entry<'a>>> {
     let holds = find::candidates(leases).into_iter().map(|one| {
         let Candidate { key, nonce, name, value } = one;
@@ -66,7 +66,7 @@ fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result
         ));
     }
     if in_use {
-        // One whose init nobody has written down yet is known by its runtime's files, or by its cgroup.
+        // One without a recorded init is known by its runtime's files, or by its cgroup.
         let by = holder(lease).map_or_else(String::new, |process| format!(" by process {process}"));
         return Err(Error::new(
             Code::Denied,

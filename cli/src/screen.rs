@@ -22,8 +22,8 @@ impl Look {
     /// No terminal: lines of any length, no colours.
     pub(crate) const PLAIN: Self = Self { width: None, height: None, colour: false, unicode: true };
 
-    /// Of this process's standard output. Colours are for terminals, and for those not whose user sets
-    /// NO_COLOR (no-color.org) or has a terminal that knows none.
+    /// Of this process's standard output. Colours are for terminals, unless the user sets NO_COLOR
+    /// (no-color.org) or the terminal knows none.
     pub(crate) fn of_stdout() -> Self {
         let unicode = is_utf8(|name| std::env::var(name).ok());
         let stdout = std::io::stdout();

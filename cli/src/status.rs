@@ -51,7 +51,7 @@ pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
 fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Option<Error>), Error> {
     let mut catalogue = Catalogue::default();
     let mut seen = BTreeMap::new();
-    // Somebody who may not make the directory may still ask.
+    // A user who may not make the directory may still ask.
     let mut marks = exceeded::marks(&node.config.state_dir);
     let store = node.config.state_dir.exists().then(|| Store::open(&node.config.state_dir)).transpose()?;
     let inventory = node.inventory();
@@ -99,7 +99,7 @@ struct Row {
     used: Option<Used>,
     /// Whether the watcher has seen it above its share.
     mark: Option<Mark>,
-    /// Whether its processes are gone, so that whoever needs its room has it.
+    /// Whether its processes are gone, so that a request that needs its room gets it.
     gone: bool,
 }
 
@@ -134,7 +134,7 @@ struct GpuStatus {
     used_cores_ppm: Option<u64>,
     /// Why nothing can be granted of it; none if it can.
     unhealthy: Option<String>,
-    /// What processes outside of all leases hold, as it was last seen; none if nobody has looked.
+    /// What processes outside of all leases hold, as it was last seen; none if it was not looked at.
     foreign_memory: Option<u64>,
     /// What of that is not free.
     #[serde(skip)]
@@ -167,10 +167,10 @@ struct LeaseStatus {
     since: String,
     held_seconds: u64,
     init_pid: Option<i32>,
-    /// Its processes have ended and nobody has given its share back yet; the next request that needs the room
-    /// does.
+    /// Its processes have ended and its share was not given back yet; the next request that needs the room
+    /// gives it back.
     gone: bool,
-    /// That it uses more than its share, as the driver counts; known only while somebody watches.
+    /// That it uses more than its share, as the driver counts; known only while the watcher runs.
     exceeded: Option<Mark>,
     gpus: Vec<ShareStatus>,
 }

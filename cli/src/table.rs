@@ -9,7 +9,7 @@ use crate::screen::{HEAD, Look, paint};
 /// Between two columns.
 const GAP: usize = 2;
 
-/// How a column behaves. Where room is short, first extras go, then columns are cut, then those go that may
+/// How a column behaves. Where room is short, first extras go, then columns are cut, then columns go that may
 /// be left out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {

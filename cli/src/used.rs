@@ -103,8 +103,8 @@ impl Used {
     }
 }
 
-/// The ledger in a grant's folder. The container's root may have put a lease (`F_SETLEASE`) on it: that makes
-/// nobody wait.
+/// The ledger in a grant's folder. The container's root may have put a lease (`F_SETLEASE`) on it: this open
+/// does not wait for it.
 fn open(folder: &Path) -> Option<File> {
     // The second one is where a container of version 0.1 has it.
     let paths = [folder.join(OWN).join("ledger"), folder.join("ledger")];
@@ -115,7 +115,7 @@ fn open(folder: &Path) -> Option<File> {
         .filter(|file| file.metadata().is_ok_and(|stat| stat.is_file()))
 }
 
-/// A clock that is not set by anybody, in ns.
+/// A clock that is never set, in ns.
 pub(crate) fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     // Such clocks are never negative.
@@ -133,8 +133,8 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether somebody holds a slot's byte, which is how the living are told (fgpu-wire, ledger). If it cannot
-/// be asked, somebody does.
+/// Whether a process holds a slot's byte, which is how the living are told (fgpu-wire, ledger). If it cannot
+/// be asked, one does.
 fn is_locked(file: &File, slot: usize) -> bool {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

@@ -24,8 +24,7 @@ pub(crate) struct Arguments {
     what: Vec<String>,
 }
 
-/// How often it looks although nothing has changed: a container whose processes have ended without anybody to
-/// say so changes no file.
+/// How often it looks although nothing has changed: a container whose end was not reported changes no file.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Waits.

@@ -15,8 +15,8 @@ pub const FORMAT: u32 = 2;
 /// The inventory's name in the state directory.
 pub const FILE: &str = "inventory.json";
 
-/// Held by those who found the inventory stale, so that one of them refreshes it and the others read what it
-/// wrote. The refreshing process must not take it: its parent has it.
+/// Held by the processes that found the inventory stale, so that one of them refreshes it and the others read
+/// what it wrote. The refreshing process must not take it: its parent has it.
 const LOCK: &str = "inventory.lock";
 
 /// Held by the process that probes, so that no older probe overwrites a newer one.
@@ -71,7 +71,7 @@ pub fn cached(root: &Path, state_dir: &Path) -> Result<Option<Inventory>, Error>
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io("read", &path, &error)),
     };
-    // What does not parse was written by another version of fgpu, or by nobody who should: write it anew.
+    // What does not parse was written by another version of fgpu, or by no program of fgpu: write it anew.
     let Ok(inventory) = serde_json::from_slice::<Inventory>(&text) else { return Ok(None) };
     let fresh = inventory.version == FORMAT
         && inventory.root == root
@@ -143,7 +143,7 @@ pub(crate) fn lock(state_dir: &Path, name: &str) -> Result<File, Error> {
 
 fn make_directory(state_dir: &Path) -> Result<(), Error> {
     let make = || {
-        // Whatever the umask of whoever comes first, everybody may look and nobody else may write.
+        // Whatever the umask of the first caller, everybody may look and only the owner may write.
         DirBuilder::new().recursive(true).mode(0o755).create(state_dir)?;
         fs::set_permissions(state_dir, Permissions::from_mode(0o755))
     };

@@ -10,12 +10,12 @@
 //! ```
 //!
 //! Two meters tell: what NVML says that the holder uses, and the difference of what is in use of the whole
-//! GPU. The larger counts, as the driver books some of a context to nobody. The difference only counts if as
-//! much was in use after as before. Programs that run meanwhile, which are common on a node whose inventory
-//! is refreshed by hand, leave the first meter, and a difference that two rounds agree on.
+//! GPU. The larger counts, as the driver books some of a context to no process. The difference only counts if
+//! as much was in use after as before. Programs that run meanwhile, which are common on a node whose
+//! inventory is refreshed by hand, leave the first meter, and a difference that two rounds agree on.
 //!
 //! Nothing is measured on a GPU in an exclusive or prohibited compute mode: there the holder would be the one
-//! process that may compute, and somebody else's start would fail.
+//! process that may compute, and another program's start would fail.
 
 mod hold;
 
@@ -55,12 +55,12 @@ struct Round {
     after: u64,
     /// What NVML says of the holder.
     own: Option<u64>,
-    /// Whether somebody else has a context on the GPU.
+    /// Whether another process has a context on the GPU.
     shared: bool,
 }
 
 impl Round {
-    /// What the whole GPU's meter says, if nobody else has visibly moved it.
+    /// What the whole GPU's meter says, if no other process has visibly moved it.
     fn difference(&self) -> Option<u64> {
         (self.before == self.after).then(|| self.with.checked_sub(self.before)).flatten()
     }

@@ -1,5 +1,5 @@
-//! What was last seen of the GPUs, on disk: `<state_dir>/health.json`. Whoever creates a container reads it
-//! and asks no driver.
+//! What was last seen of the GPUs, on disk: `<state_dir>/health.json`. A process that creates a container
+//! reads it and asks no driver.
 
 use std::fs;
 use std::path::Path;
@@ -16,11 +16,11 @@ pub const FORMAT: u32 = 1;
 /// The file's name in the state directory.
 pub const FILE: &str = "health.json";
 
-/// How old what was seen may be before somebody looks again.
+/// How old what was seen may be before the GPUs are looked at again.
 const STALE: Duration = Duration::from_secs(10);
 
-/// What was last seen in this boot, without the processes that have ended since: where none is left, nobody
-/// holds anything. None if nobody has looked, or nothing that can be read was written.
+/// What was last seen in this boot, without the processes that have ended since: where none is left, nothing
+/// is held. None if the GPUs were not looked at, or nothing that can be read was written.
 pub fn read(state_dir: &Path) -> Option<Health> {
     let mut health: Health = serde_json::from_slice(&fs::read(state_dir.join(FILE)).ok()?).ok()?;
     if health.version != FORMAT || health.boot_id != boot_id().ok()? {

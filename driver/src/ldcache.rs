@@ -1,4 +1,4 @@
-//! A reader of `/etc/ld.so.cache`, for libraries that a distribution puts where nobody would look.
+//! A reader of `/etc/ld.so.cache`, for libraries that a distribution puts into an unusual place.
 //!
 //! Layout (glibc's `sysdeps/generic/dl-cache.h`; all numbers in the byte order of the machine that wrote it):
 //!
@@ -80,7 +80,7 @@ pub fn entries(cache: &[u8]) -> Option<impl Iterator<Item = Entry<'_>>> {
 fn table(cache: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]>)> {
     let new = new_part(cache)?;
     let count = usize::try_from(number(new, NEW_MAGIC.len())?).ok()?;
-    // Of what there is and what is claimed the fewer: a false count reads nothing beyond the end.
+    // The smaller of what there is and what is claimed: a false count reads nothing beyond the end.
     Some((new, new.get(NEW_HEADER..)?.chunks_exact(NEW_ENTRY).take(count)))
 }
 

@@ -3,9 +3,8 @@
 //!
 //! Creating a container must not wait for NVML, whose initialisation takes tens of milliseconds and can hang
 //! with a broken GPU. So the inventory is a file: [`load`] reads it and checks that it is still true, and
-//! only when it is not does somebody run the `probe`, in a process of its own. What can change while the
-//! driver stays loaded, the device nodes and their numbers, is not in the file: [`nodes()`] looks at them
-//! every time.
+//! only when it is not, the `probe` is run, in a process of its own. What can change while the driver stays
+//! loaded, the device nodes and their numbers, is not in the file: [`nodes()`] looks at them every time.
 //!
 //! Every path of the driver is looked up under a *driver root*: `/`, or the root file system of a container
 //! that brings the driver along.

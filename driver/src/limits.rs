@@ -4,9 +4,9 @@
 //! which an allocation is refused, whatever library asks for it; and the *soft* one, which is reserved for
 //! the cgroup. NVIDIA's guide ("MPS v3 memory partitioning") says what a soft limit costs: the driver adds it
 //! to every cgroup above, and takes it away there only when it is lowered again, not when the cgroup is
-//! removed. systemd removes a container's cgroup with its last process, before anybody could lower anything.
-//! So ours is always 0: nothing can be left behind, and a grant is room all the same, since the hard limits
-//! of a GPU never sum to more than it has.
+//! removed. systemd removes a container's cgroup with its last process, before a limit could be lowered. So
+//! ours is always 0: nothing can be left behind, and a grant is room all the same, since the hard limits of a
+//! GPU never sum to more than it has.
 //!
 //! Needs cgroup v2 at /sys/fs/cgroup and root. Not for MIG; managed memory is not counted by the driver (it
 //! is by the quota library).

@@ -49,7 +49,7 @@ pub struct Probe {
     pub inventory: Inventory,
     /// GPUs that are left out of it.
     pub unusable: Vec<Unusable>,
-    /// GPUs of which nobody knows what a context takes, and why.
+    /// GPUs of which it is not known what a context takes, and why.
     pub unmeasured: Vec<Unusable>,
 }
 

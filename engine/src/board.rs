@@ -2,7 +2,7 @@
 //! (`fgpu_wire::turns`).
 //!
 //! ```text
-//! <state>/board/lock             flock of who takes a place; mode 0600
+//! <state>/board/lock             flock of the process that takes a place; mode 0600
 //! <state>/board/<minor>/         tmpfs that is exactly full
 //!   <minor>-index                mode 0644: which grant has which place
 //!   <minor>-0 … <minor>-63       mode 0666: the places; each is mounted writable into the containers of its grant alone
@@ -27,8 +27,8 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, fallocate, fchmod, fchown, flock, ftruncate};
 
-/// How long somebody may hold the lock before a container goes without a place: a hundred times as long as a
-/// new board takes.
+/// How long another process may hold the lock before a container goes without a place: a hundred times as
+/// long as a new board takes.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A grant's place on a GPU.
@@ -76,7 +76,7 @@ fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The lock. `None`: somebody does not give it back.
+/// The lock. `None`: another process does not give it back.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     let until = Instant::now() + PATIENCE;
@@ -92,8 +92,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Opens the index of a board, which is made if it is not there. The index is written last, so who is killed
-/// on the way leaves a board that is made anew.
+/// Opens the index of a board, which is made if it is not there. The index is written last, so a process that
+/// is killed on the way leaves a board that is made anew.
 fn open_index(board: &Path, minor: u32) -> io::Result<File> {
     folder(board)?;
     let path = board.join(format!("{minor}-index"));
@@ -140,7 +140,7 @@ fn read(index: &File) -> Option<[u8; INDEX]> {
     turns::grants(&bytes).is_some().then_some(bytes)
 }
 
-/// Takes the first place that nobody has, and frees those of the dead.
+/// Takes the first free place, and frees those of the dead.
 fn seat(
     board: &Path,
     index: &File,
@@ -296,7 +296,7 @@ mod tests {
             );
             assert!(is_full(state));
             drop(file);
-            // One that nobody may open now is not waited for.
+            // One that no process may open now is not waited for.
             end(state, 4);
             let _held = lease(&path, libc::F_RDLCK);
             assert_eq!(take_one(state, 5), Some(state.join("board/3/3-3")));

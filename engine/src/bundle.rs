@@ -13,8 +13,8 @@ use rustix::fs::{Mode, OFlags};
 /// (arguments and environment, 128 KiB each string) is far below.
 pub const LIMIT: u64 = 16 << 20;
 
-/// Opens a regular file to read it. What is none is not even opened: whoever waits at the other end of a pipe
-/// would take us for the one that he waits for.
+/// Opens a regular file to read it. What is none is not even opened: a process that waits at the other end of
+/// a pipe would take us for the one that it waits for.
 ///
 /// # Errors
 /// There is no such file, it may not be read, or is no regular file.

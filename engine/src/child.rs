@@ -85,8 +85,8 @@ pub struct Bond<'a> {
 }
 
 /// Sees to it that the kernel tells us how our children end: where SIGCHLD is ignored it does not (wait(2)),
-/// and whoever started us may have ignored it. Whether a program inherits that at all is left open by POSIX
-/// (exec).
+/// and the program that started us may have ignored it. Whether a program inherits that at all is left open
+/// by POSIX (exec).
 #[allow(unsafe_code, reason = "a disposition cannot be reset safely")]
 pub fn notice_ends() {
     // SAFETY: the default action replaces no handler of ours. It cannot fail for this signal.
@@ -185,7 +185,7 @@ fn spawn(command: &[impl AsRef<OsStr>], bond: &Bond<'_>, mask: SigSet) -> std::i
     let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping, wherever there is room, lies over nothing of ours.
     let mapping = unsafe { mmap_anonymous(null_mut(), size, access, kind) }?;
-    // SAFETY: the mapping is readable, writable, zeros, that long, and nobody else's. It stays until our end:
+    // SAFETY: the mapping is readable, writable, zeros, that long, and ours alone. It stays until our end:
     // there is one per program that we run, and its pages went with the child.
     let stack = unsafe { std::slice::from_raw_parts_mut(mapping.cast(), size) };
     // SAFETY: the child has a stack of its own, and this thread waits until the child has left our memory: to
@@ -238,7 +238,7 @@ fn become_program(
     }
 }
 
-/// Whom sockets were opened for (sd_listen_fds(3)).
+/// The process that sockets were opened for (sd_listen_fds(3)).
 const LISTEN_PID: &str = "LISTEN_PID";
 /// The same by another number, which a pid does not tell; it may be left out.
 const LISTEN_PIDFDID: &str = "LISTEN_PIDFDID";
@@ -271,7 +271,7 @@ fn forward(child: Pid, number: u32, code: i32) {
         && signal != Signal::SIGCHLD
         && from_a_process
     {
-        // The child may have ended in between; then there is nobody to tell.
+        // The child may have ended in between; then there is no process to tell.
         let _ = kill(child, signal);
     }
 }

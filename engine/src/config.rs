@@ -9,7 +9,7 @@ use fgpu_spec::{Code, Compute, Defaults, Error, Policy, Seen, Vocabulary};
 use serde::Deserialize;
 
 /// Where the configuration is read from. There is no environment variable for it: a front end runs with the
-/// environment of somebody else's container engine.
+/// environment of a container engine that is not ours.
 pub const PATH: &str = "/etc/fgpu/config.toml";
 
 /// Where a real runtime may be that is not in PATH: CRI-O's packages have theirs here.

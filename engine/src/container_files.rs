@@ -11,9 +11,9 @@
 //!   driver-…/nvml       empty: the real NVML is mounted over it
 //! ```
 //!
-//! The view is mounted as a whole, so nobody in the container can put something else in the place of a file.
-//! Nothing in this folder but `own` is on a file system that a container can write to. Only root may enter
-//! the folder.
+//! The view is mounted as a whole, so no process in the container can put something else in the place of a
+//! file. Nothing in this folder but `own` is on a file system that a container can write to. Only root may
+//! enter the folder.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -40,7 +40,7 @@ pub fn create(
         let known = inventory.gpus.iter().find(|known| known.uuid == gpu.uuid);
         limits::put_context(&mut page, number, known.and_then(|known| known.context_memory).unwrap_or(0));
     }
-    // The umask of whoever started us decides nothing: every user of the container reads it.
+    // The umask of the program that started us decides nothing: every user of the container reads it.
     write(directory, "limits", 0o644, &page, limits::SIZE as u64)?;
     create_view(directory, seal)
 }

@@ -113,7 +113,7 @@ impl<'a> MakeWriter<'a> for Output {
 
 impl Write for Line<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // Whether anybody takes it changes nothing.
+        // Whether it is read changes nothing.
         let _ = match self.sink {
             Sink::Stderr => io::stderr().write_all(line),
             Sink::File(file) => (&mut &*file).write_all(line),

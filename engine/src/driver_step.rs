@@ -7,9 +7,9 @@
 //! | step | when | waits |
 //! |---|---|---|
 //! | `fgpu driver set-up NONCE` | after the reservation; for a memory limit, when there is a cgroup ([`limit`]) | the container's create does |
-//! | `fgpu driver tear-down NONCE` | after the lease has come to its end | nobody: it goes on by itself |
+//! | `fgpu driver tear-down NONCE` | after the lease has come to its end | none: it goes on by itself |
 //! | `fgpu driver look` | a request finds no room | that request does, once |
-//! | `fgpu driver health` | a request is decided, and nobody has looked for ten seconds | nobody |
+//! | `fgpu driver health` | a request is decided, and the last look is ten seconds old | none |
 //!
 //! What is killed on the way is finished by `fgpu gc`, or by the next request that finds no room.
 
@@ -32,7 +32,7 @@ pub const PLACE_TAKEN: u8 = 75;
 pub enum SetUp {
     /// The lease with what the driver made for it.
     Done(Box<Lease>),
-    /// The place is taken by somebody who is not ours.
+    /// The place is taken by an instance that is not ours.
     PlaceTaken,
 }
 
@@ -111,7 +111,7 @@ pub fn limit(config: &Config, store: &Store, nonce: &Nonce, insists: bool) -> Re
 }
 
 /// Sees to the driver's part of a lease that has come to its end: it is kept for the next request, or undone
-/// by a process of its own, for which nobody waits. Does nothing for a lease without such a part.
+/// by a process of its own, which is not waited for. Does nothing for a lease without such a part.
 ///
 /// # Errors
 /// It could not be started; `fgpu gc` does it.
@@ -124,7 +124,7 @@ pub fn ended(config: &Config, store: &Store, lease: &Lease) -> Result<(), Error>
         return Ok(());
     }
     let mut command = command(config, &["tear-down", &nonce.to_string()])?;
-    // A signal for this process group is not for it. Whoever adopts it reaps it.
+    // A signal for this process group is not for it. The process that adopts it reaps it.
     command.stderr(Stdio::null()).process_group(0).spawn().map(drop).map_err(|error| {
         let mut error = Error::io("run", Path::new(command.get_program()), &error);
         error.message.push_str(&format!("; what the driver holds for {nonce} stays until fgpu gc"));
@@ -132,8 +132,8 @@ pub fn ended(config: &Config, store: &Store, lease: &Lease) -> Result<(), Error>
     })
 }
 
-/// Has somebody look how the GPUs are and who uses them, if nobody has for a while. Nobody waits for it: what
-/// he sees counts for those who come later. If it cannot be started, what was seen last counts.
+/// Starts a look at how the GPUs are and which processes use them, if the last one is old. It is not waited
+/// for: what it sees counts for later requests. If it cannot be started, what was seen last counts.
 pub fn look_at_gpus(config: &Config) {
     if fgpu_driver::health::is_stale(&config.state_dir)
         && let Ok(mut command) = command(config, &["health"])
@@ -142,8 +142,8 @@ pub fn look_at_gpus(config: &Config) {
     }
 }
 
-/// Keeps what the driver made for a lease that has ended, if the configuration says so and nobody waits: it
-/// may lie where one that waits wants another slice.
+/// Keeps what the driver made for a lease that has ended, if the configuration says so and no request waits:
+/// it may lie where a waiter wants another slice.
 fn keep(config: &Config, store: &Store, nonce: &Nonce) -> Result<bool, Error> {
     Ok(!config.mig_keep.is_zero()
         && store.queue().waiters()?.is_empty()
@@ -196,8 +196,8 @@ fn tear_down(config: &Config, nonce: &Nonce) -> Result<Option<Error>, Error> {
 /// reconciler's.
 ///
 /// # Errors
-/// The state directory or the driver cannot be asked. An instance that cannot be destroyed is no error: who
-/// holds it is in the lease, and so in the refusal.
+/// The state directory or the driver cannot be asked. An instance that cannot be destroyed is no error: its
+/// holder is in the lease, and so in the refusal.
 pub fn make_room(config: &Config, store: &Store) -> Result<(), Error> {
     store.driver_part().end_keeping(0)?;
     for lease in store.driver_part().releasing()? {

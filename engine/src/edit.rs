@@ -111,7 +111,7 @@ where
         }
         document.apply(&plan)?;
         (self.write)(document)?;
-        // In a user namespace what we make would belong to nobody there.
+        // In a user namespace what we make would have no owner there.
         if let Some(root) = root.filter(|_| !document.has_user_namespace()) {
             places::make(&root, &plan.mounts);
         }

@@ -19,7 +19,7 @@ pub fn wait(store: &Store, key: &Key) -> Result<(), Error> {
         let pidfd = Pid::from_raw(init.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         // The descriptor is the init's if the init still has its pid.
         if let Some(pidfd) = pidfd.filter(|_| init.is_alive()) {
-            // However this ends: whoever is dead then is released, and nobody else.
+            // However this ends: the leases of those that are dead then are released, and no others.
             let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&DYING));
         }
     }

@@ -60,8 +60,8 @@ impl Events {
     }
 
     fn write(&self, record: &Record<'_>) {
-        // What cannot be recorded here may be there; what cannot be recorded at all is nobody's fault who
-        // waits for a container.
+        // What cannot be recorded here may be there. Recording is best effort and must not delay a
+        // container's start.
         tracing::info!("{}", record.message());
         let _ = journal::send(&self.journal, record);
         let _ = self.log.append(&record.line());
@@ -209,7 +209,7 @@ mod tests {
         for directory in [&file, &file.join("below"), &folder.path().join("no/parent")] {
             Events::at(directory, directory).observe(Change::Granted(&lease("web")));
         }
-        // Nor is it written to where a link leads, and a pipe that nobody reads is not waited for.
+        // Nor is it written to where a link leads, and a pipe without a reader is not waited for.
         let target = folder.path().join("target");
         std::os::unix::fs::symlink(&target, folder.path().join(FILE)).unwrap();
         Events::at(folder.path(), &file).observe(Change::Granted(&lease("web")));

@@ -60,8 +60,8 @@ pub fn asks(config: &Result<Config, Error>, document: &Document) -> bool {
 }
 
 /// The grant that a front end has written into this very container's annotations, if it is alive. An
-/// annotation alone proves nothing, anybody can write one: the lease must be this container's. It stays in a
-/// bundle that is used again, so it may also be of a former life, which somebody else has by now, or will.
+/// annotation alone proves nothing, any user can write one: the lease must be this container's. It stays in a
+/// bundle that is used again, so it may be of a former life. Another container has it by now, or will.
 ///
 /// # Errors
 /// The leases cannot be read.
@@ -127,8 +127,7 @@ pub fn reserve<Guard>(
     };
     let ask = Ask { inventory: &inventory, rules: &rules, request, tiers: &tiers };
     let started = Instant::now();
-    // What takes the room may be something that nobody has any more: that is looked into before anybody
-    // waits.
+    // The room may be taken by what no lease holds any more: that is looked into before the request waits.
     let mut looked = !tiers.contains(&Tier::Mig);
     let mut places = 0;
     while places < MOST_PLACES {

@@ -1,8 +1,8 @@
 //! A container's root file system as untrusted layers.
 //!
-//! On `Create` containerd hands over the root as mounts that nobody has mounted yet. What we want to know of
-//! an image is little (its library directory, which other libcuda it knows), so it is read from the layers'
-//! own directories instead of mounting anything. Every component of a path is opened with `O_NOFOLLOW`, and a
+//! On `Create` containerd hands over the root as mounts that are not mounted yet. What we want to know of an
+//! image is little (its library directory, which other libcuda it knows), so it is read from the layers' own
+//! directories instead of mounting anything. Every component of a path is opened with `O_NOFOLLOW`, and a
 //! link is resolved here, within the layers: it leads nowhere else.
 //!
 //! An upper layer hides what the lower ones have at the same path (a whiteout, or another kind of file), as
@@ -63,7 +63,7 @@ impl Layers {
         open_layer(root).map(|fd| Self::of(vec![fd]))
     }
 
-    /// The layers of a root that somebody has opened.
+    /// The layers of a root that is open already.
     pub fn of_descriptor(root: &OwnedFd) -> Option<Self> {
         root.try_clone().ok().map(|fd| Self::of(vec![fd]))
     }
@@ -124,7 +124,7 @@ impl Layers {
         }
     }
 
-    /// Where `path` leads, without a link in it: the path of what is there, or would be if somebody made it.
+    /// Where `path` leads, without a link in it: the path of what is there, or would be if it were made.
     /// `None` for a loop of links, and for what lies below a file or above what is not there.
     pub fn canonical(&self, path: &str) -> Option<String> {
         Some(self.walk(path, true)?.path)

@@ -186,7 +186,7 @@ impl Search<'_> {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// What a loader that looks into a folder finds there, if nobody has looked yet.
+    /// What a loader that looks into a folder finds there, if it was not looked at yet.
     fn folder(&mut self, folder: Option<Folder>, why: &str) -> Result<(), Error> {
         match folder {
             Some(folder) if self.seen.insert(folder.path.clone()) => {
@@ -219,7 +219,7 @@ impl Search<'_> {
         if NAMES.contains(&file) && self.layers.canonical(directory).is_some_and(is_known) {
             return Ok(());
         }
-        // A loop, or something below a file: nobody loads it.
+        // A loop, or something below a file: no loader loads it.
         let Some(path) = self.layers.canonical(path) else { return Ok(()) };
         let kernels = ["/proc", "/sys", "/dev", fgpu_wire::FOLDER_PATH];
         if path.len() >= 1024 || path.bytes().any(|byte| byte.is_ascii_control()) {

@@ -44,7 +44,7 @@ pub fn limit(nonce: &Nonce, pid: i32, insists: bool) -> Result<(), Error> {
     driver_step::limit(&config, &store(&config)?, nonce, insists)
 }
 
-/// Gives one grant back. Does nothing if somebody did already.
+/// Gives one grant back. Does nothing if that was done already.
 ///
 /// # Errors
 /// The state directory cannot be read or written.
@@ -110,8 +110,8 @@ pub fn ended(config: &Config, store: &Store, leases: &[Lease]) -> Result<(), Err
 /// controller on a v1 hierarchy or of v2, whichever is deeper.
 ///
 /// `None` if it has none of its own. A container may be left where its engine is (`podman run
-/// --cgroups=disabled`), where somebody lives long after its end: its lease would never be given back. So a
-/// cgroup that this process is in, or is below of, is no container's.
+/// --cgroups=disabled`), where other processes live long after its end: its lease would never be given back.
+/// So a cgroup that this process is in, or is below of, is no container's.
 pub fn cgroup_of(pid: i32) -> Option<String> {
     own_cgroup(&proc::cgroups(&pid.to_string()).ok()?, &proc::cgroups("self").ok()?).map(str::to_owned)
 }
@@ -133,7 +133,7 @@ pub fn cgroups_in(lines: &[Membership]) -> [Option<&str>; 2] {
 }
 
 /// Whether no process is left in the cgroup that [`cgroup_of`] named. A cgroup that is gone is empty; one of
-/// which it cannot be told is not: whoever is in it may use the share.
+/// which it cannot be told is not: a process in it may use the share.
 pub fn cgroup_is_empty(cgroup: &str) -> bool {
     matches!(Host::default().cgroup_has_process(cgroup), Ok(false))
 }

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
 /// How often one look-up is tried. Beside three threads that do nothing but rename, 50 000 look-ups of forty
-/// `..` each needed 2 attempts as a rule and 71 at most; somebody who renames without an end costs his
+/// `..` each needed 2 attempts as a rule and 71 at most; a process that renames without an end costs its
 /// container a hundredth of a second.
 const ATTEMPTS: usize = 4096;
 

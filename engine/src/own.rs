@@ -8,7 +8,7 @@
 //!   files/<n>/   overlay of a folder of the node with files of the driver's or ours
 //! ```
 //!
-//! An overlay without an upper layer is read-only as a file system: nobody can make it writable, whatever
+//! An overlay without an upper layer is read-only as a file system: no process can make it writable, whatever
 //! capabilities it has. Its files are not the node's: a lease (`F_SETLEASE`) or a lock on one stays in this
 //! overlay, so it holds up neither the node nor another tenant. A bind mount has neither property.
 //!
@@ -86,8 +86,8 @@ impl Own {
         Ok(turns)
     }
 
-    /// The same regular file of the node, on an overlay. `None` for what is no regular file: nobody can hold
-    /// a lease on it.
+    /// The same regular file of the node, on an overlay. `None` for what is no regular file: it cannot have a
+    /// lease.
     ///
     /// # Errors
     /// The file is not there, or its file system cannot be a layer of an overlay.
@@ -184,7 +184,7 @@ pub(crate) mod tests {
         std::thread::scope(|scope| scope.spawn(inside).join().unwrap());
     }
 
-    /// Holds a lease on a file: whoever opens it in a way that the lease excludes waits.
+    /// Holds a lease on a file: an open that the lease excludes waits.
     pub(crate) fn lease(path: &Path, kind: libc::c_int) -> File {
         let file = File::open(path).unwrap();
         // SAFETY: to ignore a signal has no handler that could do anything. It is what the kernel tells the

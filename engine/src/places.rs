@@ -5,7 +5,7 @@
 //! starting. This is help and nothing else: what cannot be made here is left to the runtime, which does it in
 //! its own way or says why not.
 //!
-//! The root may be of an image's making, and somebody may write to it: the kernel resolves every path below a
+//! The root may be of an image's making, and others may write to it: the kernel resolves every path below a
 //! descriptor of the root and on its own mount alone (openat2(2), `RESOLVE_IN_ROOT`, `RESOLVE_NO_XDEV`).
 
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use crate::openat2::openat2;
 const RESOLVE: ResolveFlags =
     ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
-/// Not following a link, nor opening what somebody made in the meantime.
+/// Not following a link, nor opening what was made in the meantime.
 const NEW: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Makes what is missing of the mounts' destinations below `root`, as far as that can be done.
@@ -152,8 +152,8 @@ mod tests {
         assert!(at("folder").is_dir(), "the way up from the root leads into the root itself");
     }
 
-    /// Somebody renames elsewhere all the time, and every path has `..` in it: the kernel gives up on such a
-    /// path, and nothing may be left out because of that.
+    /// Another thread renames elsewhere all the time, and every path has `..` in it: the kernel gives up on
+    /// such a path, and nothing may be left out because of that.
     #[test]
     fn renames_elsewhere_leave_nothing_out() {
         let host = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Podman before 4.6 hands the annotations of an image on as a container's (podman#18542): who made the image
-//! would say how much a container gets, and whose share it is.
+//! Podman before 4.6 hands the annotations of an image on as a container's (podman#18542): the author of the
+//! image would say how much a container gets, and whose share it is.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};

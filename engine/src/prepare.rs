@@ -27,7 +27,8 @@ pub trait Delivery {
     type Guard;
 
     /// Called once the container is known to ask for a share. Returns how long the request may wait for room,
-    /// and for whom; `None` if the container has its share by another way, and is to be left alone.
+    /// and the processes that the wait is for; `None` if the container has its share by another way, and is
+    /// to be left alone.
     ///
     /// # Errors
     /// There is no container for a share. Nothing is reserved then.

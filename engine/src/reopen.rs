@@ -2,7 +2,7 @@
 //!
 //! Engines hand the device rules of their own spec to `update` (`podman update`, a pod's resize in place), in
 //! which what fgpu added is not. runc leaves devices as they are; crun (1.21, 1.28) puts these rules in the
-//! place of its own, and the container can open its GPU no more. Nobody calls a hook then: `fgpu-runtime` and
+//! place of its own, and the container can open its GPU no more. No hook is called then: `fgpu-runtime` and
 //! the relay look after each `update` that they see, and `fgpu gc` looks at all containers.
 
 use fgpu_allocator::{Key, Lease, Store};

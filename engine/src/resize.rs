@@ -18,7 +18,7 @@ use crate::{driver_step, programs};
 /// Gives the holder of a lease what these annotations ask, of the GPUs that it has; what they are silent
 /// about stays. The container's processes are held to it from their next call. `None` if the lease has ended.
 ///
-/// A share that is smaller than what is in use ends nobody; there is no memory for the container until it
+/// A share that is smaller than what is in use ends no process; there is no memory for the container until it
 /// uses less.
 ///
 /// # Errors
@@ -107,7 +107,7 @@ fn request(config: &Config, lease: &Lease, annotations: &BTreeMap<String, String
         }
         request.memory = MemoryAsk::Bytes(one.memory);
     }
-    // Of who booked no SM time nobody has said how a share of it would be meant.
+    // A lease that booked no SM time does not say how a share of it would be meant.
     if !has("fgpu/compute")
         && (one.cores_ppm > 0 || request.cores_ppm == 0 || lease.grant.compute == Compute::Off)
     {
@@ -161,7 +161,7 @@ impl Limits {
     #[allow(unsafe_code, reason = "see open")]
     fn page(&self) -> &Page {
         // SAFETY: the mapping is as large as a page, is aligned to the machine's pages, stays until `self` is
-        // dropped (nobody cuts the file short: only its maker writes to the folder), and Page is made of
+        // dropped (no process cuts the file short: only its maker writes to the folder), and Page is made of
         // atomics, for which every content is a value.
         unsafe { &*self.0.cast::<Page>() }
     }

@@ -135,7 +135,7 @@ impl Runtime {
     pub fn root(&self, line: &CommandLine, environment: &Environment) -> PathBuf {
         let below_xdg = |name: &str| environment.xdg.as_ref().map(|path| Path::new(path).join(name));
         let default = match self.kind {
-            // libcrun asks nobody who it is (status.c, `get_run_directory`).
+            // libcrun does not look at its user (status.c, `get_run_directory`).
             Kind::Crun => below_xdg("crun").unwrap_or_else(|| "/run/crun".into()),
             Kind::Youki if environment.root => "/run/youki".into(),
             Kind::Youki => below_xdg("youki").unwrap_or_else(|| "/run/youki".into()),

@@ -11,9 +11,9 @@
 //! beside it), for a state directory on that device (a node may have two, each seen from mount namespaces of
 //! its own).
 //!
-//! The folder is not below /run: most systems mount that `noexec`, and in a user namespace nobody can take
-//! the flag away. Each file appears whole and is never changed, so whoever is killed in here leaves nothing,
-//! and containers that run keep theirs.
+//! The folder is not below /run: most systems mount that `noexec`, and in a user namespace the flag cannot be
+//! taken away. Each file appears whole and is never changed, so a process that is killed in here leaves
+//! nothing, and containers that run keep theirs.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -43,8 +43,8 @@ pub(crate) struct Sealed {
     pub(crate) nvml: PathBuf,
 }
 
-/// The libraries of this boot, made by the first who asks. `limits`: a file or folder on the file system on
-/// which the limits are.
+/// The libraries of this boot, made by the first process that asks. `limits`: a file or folder on the file
+/// system on which the limits are.
 ///
 /// # Errors
 /// The installed libraries are missing or are not ours, or the copies cannot be made.
@@ -78,7 +78,7 @@ fn key(directory: &Path, folder: &Path) -> Result<u64, Error> {
     let mut text = String::new();
     let _ = write!(text, "{:016x}", u64::from_ne_bytes(random));
     put(folder, &path, text.as_bytes(), 0o600)?;
-    // Somebody else may have been faster: his is the one.
+    // Another process may have been faster: its key counts.
     read()?.ok_or_else(|| {
         let path = path.display();
         Error::new(

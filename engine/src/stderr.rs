@@ -1,4 +1,4 @@
-//! Standard error, which may be a pipe that nobody reads any more or a file on a full disk.
+//! Standard error, which may be a pipe without a reader or a file on a full disk.
 
 use std::fmt::Display;
 use std::io::Write;

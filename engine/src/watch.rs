@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 /// conmon's variable (conmon, conmon.c and CRI-O, runtime_oci.go).
 const SYNC_PIPE: &[u8] = b"_OCI_SYNCPIPE=";
 
-/// How long a request may wait for room, and for whom.
+/// How long a request may wait for room, and the processes that the wait is for.
 #[derive(Debug, Default)]
 pub struct Patience {
     /// The longest wait; `fgpu/wait` may say less.
@@ -29,11 +29,11 @@ pub struct Patience {
     pub watch: Watch,
 }
 
-/// Those without whom nothing is worth waiting for.
+/// The processes without which nothing is worth waiting for.
 #[derive(Debug, Default)]
 pub struct Watch {
     others: Vec<Other>,
-    /// One who had ended before he could be watched.
+    /// A process that had ended before it could be watched.
     missed: Option<&'static str>,
 }
 
@@ -46,7 +46,7 @@ struct Other {
 }
 
 impl Watch {
-    /// Watches a process. On a kernel without pidfds nobody is watched.
+    /// Watches a process. On a kernel without pidfds no process is watched.
     pub fn process(mut self, process: Process, who: &'static str) -> Self {
         let fd = Pid::from_raw(process.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         // The descriptor is the process's if it still has its pid.
@@ -58,7 +58,7 @@ impl Watch {
         self
     }
 
-    /// Watches the process that started this one, and who is above it if that is conmon.
+    /// Watches the process that started this one, and its parent if that is conmon.
     pub fn runtime(self) -> Self {
         let Some(runtime) = own_parent().and_then(Process::of) else { return self };
         let monitor = parent_of(runtime.pid);
@@ -85,7 +85,7 @@ impl Watch {
     /// Looks whether one of them is gone.
     ///
     /// # Errors
-    /// `cancelled`, with who it is.
+    /// `cancelled`, with the name of the process.
     pub fn check(&self) -> Result<(), Error> {
         let mut fds: Vec<_> = self.fds().collect();
         // One that cannot be looked at is not known to be gone.
@@ -155,7 +155,7 @@ mod tests {
         Watch::default().runtime().engine().check().unwrap();
     }
 
-    /// A monitor has one end of a pair, and nobody else; its engine has the other.
+    /// A monitor alone has one end of a pair; its engine has the other.
     #[test]
     fn an_engine_that_closes_its_end_is_gone() {
         let (engine, monitors) = UnixStream::pair().unwrap();

@@ -81,8 +81,8 @@ impl Ways {
     }
 }
 
-/// Makes files of this process belong to these ids. The kernel takes capabilities over files from one that
-/// turns from root into somebody else (capabilities(7)); they are taken back.
+/// Makes files of this process belong to these ids. The kernel takes capabilities over files from a process
+/// that turns from root into another user (capabilities(7)); they are taken back.
 fn become_owner((user, group): (u32, u32)) -> std::io::Result<()> {
     setfsuid(Uid::from_raw(user));
     setfsgid(Gid::from_raw(group));
@@ -170,8 +170,8 @@ impl Attached {
     }
 }
 
-/// Removes what the grant does not give. It is last, because it alone is not undone: nobody sees a container
-/// that is refused.
+/// Removes what the grant does not give. It is last, because it alone is not undone: a container that is
+/// refused is not used.
 fn remove(ungranted: &[Device], target: &mut Target, own: &Mounts, ways: &Ways) -> Result<(), Error> {
     let made = &mut Creations::default();
     let mut root = Root { root: &target.root, mounts: &mut target.mounts, host: own, made };

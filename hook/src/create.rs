@@ -186,7 +186,7 @@ fn inject(
     let ungranted = ungranted::of_spec(&document.to_string(), &plan);
     let beyond = document.ungranted_rule(&plan)?;
     let attached = Attached::attach(target, sources, &ungranted, held)?;
-    // What is taken away is not given back: whoever fails from here on has no container.
+    // What is taken away is not given back: after an error from here on there is no container.
     let narrowed = beyond.map_or(Ok(()), |rule| devices::narrow(target.init.pid, &plan, &rule));
     let opened = match narrowed.and_then(|()| devices::open(target.init.pid, &plan.nodes)) {
         Ok(opened) => opened,

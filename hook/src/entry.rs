@@ -1,4 +1,4 @@
-//! What a hook does before anything else. A hook is started by somebody else's runtime with whatever
+//! What a hook does before anything else. A hook is started by a runtime that is not ours with whatever
 //! environment, descriptors and privileges that has, and runs next to what an image brought (CVE-2025-23266:
 //! an image's LD_PRELOAD in a hook). None of it is heard:
 //!

@@ -84,7 +84,7 @@ pub(crate) struct FileLocation {
     pub(crate) device: (u32, u32),
 }
 
-/// Names a file as long as somebody holds it.
+/// Names a file as long as it is held open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId {
     file_system: (u32, u32),

@@ -18,10 +18,10 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// poststop: gives back what the container whose state is on `input` held. By `grant` if the front end that
 /// made the container put it into the hook's arguments; else by the grant in its annotations if that is this
-/// container's; else by its name, and then only a lease that nobody lives on: a new container of the same
+/// container's; else by its name, and then only a lease without a living holder: a new container of the same
 /// name keeps its own.
 ///
-/// A hook that fails helps nobody: the runtime has forgotten the container by then and does not try again. So
+/// To fail would be of no use: the runtime has forgotten the container by then and does not try again. So
 /// what could not be done goes to standard error and the system's log, and is left to the reconciler. It
 /// takes 10 s at most, then the process ends with status 0.
 ///
@@ -33,8 +33,7 @@ pub(crate) fn poststop(mut input: impl Read, grant: Option<Nonce>) {
     let released = match grant {
         Some(nonce) => {
             let released = release(&nonce);
-            // The state says nothing that the grant does not, but whoever writes it must not meet a closed
-            // pipe.
+            // The state says nothing that the grant does not, but its writer must not meet a closed pipe.
             let _ = std::io::copy(&mut input, &mut std::io::sink());
             entered.and(released)
         }

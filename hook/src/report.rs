@@ -1,6 +1,6 @@
 //! Where an error is seen, beside standard error. runc shows what a hook printed; crun sends it to /dev/null
 //! (unless the annotation `run.oci.hooks.stderr` names a file), and Podman would only say that a hook failed.
-//! After a poststop nobody shows anything.
+//! After a poststop it is not shown at all.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,7 +25,7 @@ const NULL: (u64, u64) = (1, 3);
 
 /// Hands an error to the system's log and, where standard error leads nowhere, to the runtime's standard
 /// error and log: that is where an engine looks for the reason when a create fails. None of them makes us
-/// wait, and nobody is left to be told that nobody listens.
+/// wait. If none of them listens, there is no other place to report to.
 pub(crate) fn tell(error: &Error) {
     let message = format!("<{PRIORITY}>fgpu-hook: {error}");
     let _ = UnixDatagram::unbound().and_then(|socket| {

@@ -1,4 +1,4 @@
-//! Paths in a root that somebody else may write to while we look.
+//! Paths in a root that another process may write to while we look.
 //!
 //! The kernel resolves every path below a descriptor of the root (openat2(2), `RESOLVE_IN_ROOT`): a link,
 //! `..` or a rename leads nowhere else, and magic links of procfs are not followed at all. What is opened is
@@ -76,7 +76,7 @@ pub(crate) struct Root<'a> {
     pub(crate) root: &'a OwnedFd,
     /// The mount table of its namespace.
     pub(crate) mounts: &'a mut Mounts,
-    /// That of our own.
+    /// The mount table of our own namespace.
     pub(crate) host: &'a Mounts,
     /// What was made so far.
     pub(crate) made: &'a mut Creations,
@@ -87,7 +87,7 @@ enum Step {
     Made(OwnedFd),
     /// Something on the way is a link to what does not exist: go on with this path.
     Elsewhere(String),
-    /// Somebody made it in the meantime.
+    /// It was made in the meantime.
     Again,
 }
 
@@ -170,8 +170,8 @@ impl Root<'_> {
         Err(denied(path, "it is the root itself"))
     }
 
-    /// Something is made only in the container's own root and on file systems that nobody else has, such as
-    /// its /dev: a directory of the host that is bound into the container (a volume) is not written to.
+    /// Something is made only in the container's own root and on file systems that it alone has, such as its
+    /// /dev: a directory of the host that is bound into the container (a volume) is not written to.
     fn may_make_in(&mut self, path: &str, directory: &OwnedFd, kind: Placeholder) -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::io("find the mount of", Path::new(path), &error);
         let here = place(directory).map_err(failed)?;
@@ -203,13 +203,13 @@ fn make_file(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     Ok(made)
 }
 
-/// Makes a directory and opens it. Between the two somebody can put another one in its place, but only one of
-/// the same root.
+/// Makes a directory and opens it. Between the two another process can put another one in its place, but only
+/// one of the same root.
 fn make_directory(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     mkdirat(directory, name, Mode::from_raw_mode(0o755))?;
     let flags = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     openat2(directory, name, flags, Mode::empty(), ONE).inspect_err(|_| {
-        // Only what is empty goes. Nobody else takes note of it.
+        // Only what is empty goes. The caller does not take note of it.
         let _ = unlinkat(directory, name, AtFlags::REMOVEDIR);
     })
 }
@@ -218,7 +218,7 @@ fn make_directory(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd
 fn follow(path: &str, directory: &OwnedFd, parts: &[&str], index: usize) -> Result<Step, Error> {
     let target = match readlinkat(directory, parts[index], Vec::new()) {
         Ok(target) => target,
-        // No link, or gone again: somebody else works here.
+        // No link, or gone again: another process works here.
         Err(Errno::INVAL | Errno::NOENT) => return Ok(Step::Again),
         Err(errno) => return Err(refusal(path, errno)),
     };

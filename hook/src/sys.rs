@@ -45,15 +45,15 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, set: u64, clear: u64) -> Resu
 /// Lets no descriptor above standard error live on in a program that we start (Linux 5.11).
 pub(crate) fn close_others_on_exec() -> Result<()> {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
-    // SAFETY: it takes three numbers; no descriptor is closed under anybody's feet.
+    // SAFETY: it takes three numbers; no descriptor in use is closed.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
 /// Forgets the environment.
 pub(crate) fn clear_environment() {
-    // SAFETY: this process has one thread, and nobody holds a pointer into the environment yet.
-    // It fails for want of memory alone, of which it takes none with glibc and musl.
+    // SAFETY: this process has one thread, and no pointer into the environment is held yet. It fails for want
+    // of memory alone, of which it takes none with glibc and musl.
     let _ = unsafe { nix::env::clearenv() };
 }
 

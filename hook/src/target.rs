@@ -152,7 +152,7 @@ impl Subject<'_> {
 /// The outer id of id 0 in a `uid_map` or `gid_map` (user_namespaces(7)), or of the first that is mapped.
 fn mapped_root(map: OwnedFd) -> u32 {
     let mut text = String::new();
-    // Without a map nobody owns anything: 0 is refused by the kernel wherever it would be wrong.
+    // Without a map no user owns anything: 0 is refused by the kernel wherever it would be wrong.
     let _ = std::io::Read::read_to_string(&mut File::from(map), &mut text);
     parse_map(&text)
 }

@@ -88,8 +88,8 @@ impl Call<'_> {
         diagnostics::start(if asked { LogLevel::Debug } else { level }, log.format(), log.sink());
     }
 
-    /// Has the real runtime do it, and then does something for the container's lease. Of a container that
-    /// holds nothing nobody may notice that we were there.
+    /// Has the real runtime do it, and then does something for the container's lease. For a container that
+    /// holds nothing, it must not be noticeable that we were there.
     fn holding(
         &self,
         config: Result<Config, Error>,

@@ -85,8 +85,8 @@ fn was_recorded(store: &Store, lease: &Lease) -> bool {
     written(&own) || lease.pid_file.as_deref().is_some_and(written)
 }
 
-/// The runtime says that it made a container, and neither wrote down its init nor says which it is. Nobody
-/// may free a share that may be in use: whoever deletes the container does, or a person.
+/// The runtime says that it made a container, and neither wrote down its init nor says which it is. A share
+/// that may be in use is not freed by us: the deletion of the container frees it, or a person does.
 fn keep(call: &Call<'_>, store: &Store, lease: &Lease) -> Result<(), Error> {
     let path = store.pid_file(&lease.grant.nonce);
     container_files::folder(&store.container_dir(&lease.grant.nonce))?;

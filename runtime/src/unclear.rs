@@ -73,7 +73,7 @@ fn asks_in(path: &Path) -> bool {
     if !path.is_file() {
         return false;
     }
-    // What is no spec can be anybody's file.
+    // What is no spec can be any file.
     let document = bundle::read(path).and_then(|text| Document::parse(&text));
     document.is_ok_and(|document| asks(&Config::load(), &document))
 }

@@ -30,7 +30,7 @@ pub(crate) fn front_of(stock: &Path) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&[&stock[..keep], SUFFIX].concat()))
 }
 
-/// The stock shim's socket behind a relay's; `None` if `front` is none of ours or the socket is gone.
+/// The stock shim's socket behind a relay's; `None` if `front` is not ours or the socket is gone.
 pub(crate) fn stock_behind(front: &Path) -> Option<PathBuf> {
     let name = front.file_name()?.as_bytes().strip_suffix(SUFFIX)?;
     let folder = front.parent()?;
@@ -42,21 +42,21 @@ pub(crate) fn stock_behind(front: &Path) -> Option<PathBuf> {
     entries.find(|path| path != front && front_of(path) == front)
 }
 
-/// Whether somebody listens there.
+/// Whether a process listens there.
 pub(crate) fn is_alive(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// Whether the socket's file is there and nobody listens: its owner died without tidying up.
+/// Whether the socket's file is there and no process listens: its owner died without tidying up.
 pub(crate) fn is_orphaned(socket: &Path) -> bool {
     UnixStream::connect(socket).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Listens at `socket`. `None` if somebody does already.
+/// Listens at `socket`. `None` if a process does already.
 ///
 /// The socket listens before it gets its name, and it gets its name by link(2), which fails if the name is
-/// taken: whoever finds the name can connect. A name whose owner died is replaced by rename(2). If two
-/// replace one at the same time, the later wins, and nobody ever comes to the other.
+/// taken: a process that finds the name can connect. A name whose owner died is replaced by rename(2). If two
+/// replace one at the same time, the later wins, and no client ever comes to the other.
 pub(crate) fn listen(socket: &Path) -> Result<Option<UnixListener>> {
     let folder = socket.parent().ok_or(ErrorKind::InvalidInput)?;
     let unnamed = folder.join(format!("{UNNAMED}{}", std::process::id()));

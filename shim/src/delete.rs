@@ -58,10 +58,10 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<i32> {
     } else {
         (stock::exit_code(output.status), output.stdout, output.stderr)
     };
-    // What nobody takes is no reason to keep a share.
+    // Unread output is no reason to keep a share.
     let _ = std::io::stderr().write_all(&stderr);
     // The stock shim warns and goes on when runc could not kill the container. A share whose user lives on is
-    // not free: then it is for the reconciler to say when it is.
+    // not free: then the reconciler decides when it is.
     if status == 0
         && is_gone(&bundle)
         && let Err(error) = fgpu_engine::release_container(namespace, id)
@@ -97,8 +97,8 @@ fn front(bundle: &Path) -> Option<PathBuf> {
 }
 
 /// The relay died without tidying up (a relay that ends by itself removes its socket). containerd takes that
-/// for the shim's end, so it has to be the stock shim's end too: nobody would ever come to it again. A pod's
-/// other containers lost their connection as well, and get a `delete` of their own.
+/// for the shim's end, so it has to be the stock shim's end too: no client would ever come to it again. A
+/// pod's other containers lost their connection as well, and get a `delete` of their own.
 fn end_orphan(front: &Path, id: &str) -> anyhow::Result<()> {
     let left_behind = Identity::of(front);
     if let Some(stock) = address::stock_behind(front) {

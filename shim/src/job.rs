@@ -113,7 +113,7 @@ fn prepare(
     maker: i32,
     request: &[u8],
 ) -> anyhow::Result<Prepared> {
-    // Nobody waits for room on behalf of a relay that died: its lease would be nobody's.
+    // This job must not wait for room after its relay died: the lease would have no owner.
     set_pdeathsig(Signal::SIGKILL).context("cannot ask to end with the relay")?;
     anyhow::ensure!(nix::unistd::getppid().as_raw() == maker, "the relay has ended already");
     let request = CreateTaskRequest::parse_from_bytes(request).context("the request does not decode")?;

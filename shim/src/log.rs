@@ -9,7 +9,7 @@ use containerd_shim::logger::FifoLogger;
 use log::{Level, Log, Record};
 use nix::libc;
 
-/// Opens the log for writing. `None` while nobody reads it (containerd is down), which is when a write would
+/// Opens the log for writing. `None` while it has no reader (containerd is down), which is when a write would
 /// otherwise block or kill.
 pub(crate) fn open(bundle: &Path) -> Option<File> {
     OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(bundle.join("log")).ok()

@@ -329,7 +329,7 @@ impl Relay {
         let client = match self.listener.as_ref().map(UnixListener::accept) {
             Some(Ok((client, _))) => client,
             // No descriptor or no memory for it. The client stays in the queue, so the listener stays
-            // readable; until somebody else has gone, looking again is no use.
+            // readable; until another client has gone, looking again is no use.
             Some(Err(error))
                 if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) =>
             {
@@ -365,8 +365,8 @@ impl Relay {
         }
     }
 
-    /// The stock shim has ended. Nobody can reach us any more; a share whose container may still run is kept
-    /// until the container has ended, which is containerd's next step (it runs `delete`).
+    /// The stock shim has ended. No client can reach us any more; a share whose container may still run is
+    /// kept until the container has ended, which is containerd's next step (it runs `delete`).
     fn stock_ended(&mut self) {
         self.control = None;
         self.listener = None;

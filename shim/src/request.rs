@@ -49,7 +49,7 @@ pub(crate) enum Call {
 /// Whether a request needs to be held back until it is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is none of ours: hand it through as it comes.
+    /// It is not ours: hand it through as it comes.
     Pass,
     /// The bytes so far do not tell.
     Unknown,
@@ -58,7 +58,7 @@ pub(crate) enum Verdict {
 }
 
 /// Looks at the first bytes of a `ttrpc.Request` (`service` is field 1, `method` field 2), so that a large
-/// request to somebody else never has to be kept in memory.
+/// request to another service never has to be kept in memory.
 pub(crate) fn verdict(mut bytes: &[u8]) -> Verdict {
     let (mut service, mut method) = (None, None);
     loop {
@@ -67,7 +67,7 @@ pub(crate) fn verdict(mut bytes: &[u8]) -> Verdict {
             (1, Some(value)) => service = Some(value),
             (2, Some(value)) => method = Some(value),
             (_, Some(_)) => {}
-            // Not protobuf, or a wire type that nobody uses: not for us to judge.
+            // Not protobuf, or a wire type that is not in use: not for us to judge.
             (_, None) => return Verdict::Pass,
         }
         if service.is_some_and(|name| !SERVICES.iter().any(|known| known.as_bytes() == name)) {
@@ -118,8 +118,8 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// Decodes the body of a complete request. `None`: it is none of ours, or it does not decode, and then the
-/// stock shim is the one to say so.
+/// Decodes the body of a complete request. `None`: it is not ours, or it does not decode, and then the stock
+/// shim is the one to say so.
 pub(crate) fn decode(body: &[u8]) -> Option<Call> {
     let request = Request::parse_from_bytes(body).ok()?;
     if !SERVICES.contains(&request.service.as_str()) {

@@ -108,14 +108,14 @@ fn only(writer: &File, log: Option<&File>) -> Result<File> {
     let first = libc::STDERR_FILENO + 1;
     let ranges = [(first, kept - 1), (first.max(kept + 1), RawFd::MAX)];
     for (first, last) in ranges.into_iter().filter(|(first, last)| first <= last) {
-        // SAFETY: whoever owns these descriptors is the relay's memory, which the child does not use: it ends
-        // in `fork` without dropping anything of it.
+        // SAFETY: the owners of these descriptors are in the relay's memory, which the child does not use: it
+        // ends in `fork` without dropping anything of it.
         if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } < 0 {
             close_one_by_one(kept)?;
             break;
         }
     }
-    // SAFETY: open, and nobody else uses it: see above.
+    // SAFETY: open, and it has no other owner: see above.
     Ok(unsafe { File::from_raw_fd(kept) })
 }
 

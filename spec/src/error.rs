@@ -26,7 +26,7 @@ pub enum Code {
     NoMigPlacement,
     /// The request queued for `fgpu/wait` and no room came.
     TimedOut,
-    /// The request queued for `fgpu/wait` and somebody took it out of the queue.
+    /// The request queued for `fgpu/wait` and was taken out of the queue.
     Cancelled,
     /// The GPU refuses work.
     GpuUnhealthy,

@@ -1,5 +1,5 @@
-//! What was last seen of the GPUs that changes while the driver stays loaded: their health, and who outside
-//! fgpu uses them.
+//! What was last seen of the GPUs that changes while the driver stays loaded: their health, and which
+//! processes outside fgpu use them.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ pub struct Seen {
     pub outsiders: Vec<Outsider>,
 }
 
-/// The GPUs, as somebody saw them who asked the driver.
+/// The GPUs, as the driver showed them when it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// Version of this format.

@@ -67,7 +67,7 @@ pub enum Policy {
     Pack,
     /// The emptiest GPU.
     Spread,
-    /// A GPU that nobody else uses, for this container alone.
+    /// A GPU that no other container uses, for this container alone.
     Exclusive,
 }
 

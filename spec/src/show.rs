@@ -1,4 +1,4 @@
-//! How text that somebody else wrote is printed.
+//! How text that is not ours is printed.
 
 use std::fmt::Write;
 
@@ -8,8 +8,8 @@ const LONGEST: usize = 64;
 /// `text` as it may stand in a one-line message: plain words as they are, everything else in quotes with
 /// control and non-ASCII characters escaped, shortened to some 64 characters.
 ///
-/// Annotations come from whoever may start a container, and messages end up in terminals and logs: a line
-/// feed could forge a log line, an escape sequence could rewrite the screen, a direction mark could make
+/// Annotations come from any user who may start a container, and messages end up in terminals and logs: a
+/// line feed could forge a log line, an escape sequence could rewrite the screen, a direction mark could make
 /// one name look like another.
 pub fn escape_for_display(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+/%,!:;@=".contains(&byte);

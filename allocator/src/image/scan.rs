@@ -123,7 +123,7 @@ fn close(rest: &mut &[u8]) -> Option<()> {
 /// What stands before the last field of a waiting request's line that is read here.
 const PID_NAMESPACE: &[u8] = br#","pid_namespace":"#;
 
-/// The head of a waiting request's line: what everybody behind it needs to know.
+/// The head of a waiting request's line: what the requests behind it need to know.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WaiterHead<'a> {
     /// Its ticket, as hex digits.

@@ -21,9 +21,9 @@ pub struct Slot {
 pub enum SlotHolder {
     /// A lease.
     Lease,
-    /// Nobody: an instance of ours that is kept for the next request.
+    /// No lease: an instance of ours that is kept for the next request.
     Kept,
-    /// The administrator. We may use this instance, and nobody uses it now.
+    /// The administrator. We may use this instance, and it is not in use now.
     Idle(MigInstance),
     /// The administrator.
     Other,

@@ -1,22 +1,22 @@
-//! What is known of a GPU's instances beside the leases: those that are not ours, as they were when somebody
-//! last asked the driver, and those that we made.
+//! What is known of a GPU's instances beside the leases: those that are not ours, as they were when the
+//! driver was last asked, and those that we made.
 //!
 //! ```text
 //! mig/<minor>.json    {"version":1,"boot":…,"gpu":"GPU-…","instances":[{"gpu_instance":3,"profile":14,"start":2,"size":2,…}],
 //!                      "made":[{"uuid":"GPU-…","memory":…,"cores_ppm":…,"mig":{"start":4,"size":2,…}}]}
-//! mig/<minor>.lock    flock, held by whoever makes or destroys instances of that GPU, across the driver's calls
+//! mig/<minor>.lock    flock, held across the driver's calls that make or destroy instances of that GPU
 //! ```
 //!
-//! A reservation must not wait for the driver, so it believes this file, which may be old. Whoever then makes
-//! the instance looks again (a place that is taken after all is a reason to reserve anew), and a request that
-//! finds no place has the file made anew before it is refused. It is written with the GPU's lock held: nobody
-//! of ours makes or destroys an instance meanwhile, so what is not a lease's is not ours.
+//! A reservation must not wait for the driver, so it believes this file, which may be old. The process that
+//! then makes the instance looks again (a place that is taken after all is a reason to reserve anew), and a
+//! request that finds no place has the file made anew before it is refused. It is written with the GPU's lock
+//! held: fgpu makes or destroys no instance meanwhile, so what is not a lease's is not ours.
 //!
-//! `made` is for one case: the allocator file was lost or given up, and its leases with it. An instance
-//! cannot be told from an administrator's then, but by what is written here ([`Slices::adopt_orphans`]). Who
-//! deletes the whole state directory deletes this, too, and the instances become the administrator's, which
-//! nobody of ours destroys: an instance has no name that we could give it, and a list elsewhere would be a
-//! second truth, which outlives the first.
+//! `made` is for one case: the allocator file was lost or given up, and its leases with it. Only what is
+//! written here then tells our instance from an administrator's ([`Slices::adopt_orphans`]). If the whole
+//! state directory is deleted, this goes, too, and the instances become the administrator's, which fgpu does
+//! not destroy: an instance has no name that we could give it, and a list elsewhere would be a second truth,
+//! which outlives the first.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
@@ -108,7 +108,7 @@ impl Slices<'_> {
     }
 
     /// Waits for the right to make and destroy instances of `gpu`. It is held while the driver works, which
-    /// may be seconds: never by whoever holds the store's lock, and for one GPU at a time.
+    /// may be seconds: never by a holder of the store's lock, and for one GPU at a time.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -136,8 +136,8 @@ impl Slices<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seen::default()),
             Err(error) => return Err(Error::io("read", &path, error)),
         };
-        // What does not parse, or is of another boot or GPU, says nothing; whoever makes an instance looks
-        // anyway.
+        // What does not parse, or is of another boot or GPU, says nothing; a process that makes an instance
+        // looks anyway.
         let head: Option<Head> = serde_json::from_slice(&text).ok();
         match head.filter(|head| head.boot == self.store.boot.id() && head.gpu == gpu.uuid) {
             None => Ok(Seen::default()),
@@ -148,7 +148,7 @@ impl Slices<'_> {
         }
     }
 
-    /// Changes the file of a GPU. Nobody else does meanwhile.
+    /// Changes the file of a GPU. The lock excludes other writers.
     fn see(&self, _: &DriverLock, gpu: &Gpu, change: impl FnOnce(&mut Seen)) -> Result<(), Error> {
         let mut seen = self.seen(gpu)?;
         change(&mut seen);
@@ -173,7 +173,7 @@ impl Slices<'_> {
         self.see(lock, gpu, |seen| seen.instances = foreign.to_vec())
     }
 
-    /// What was last written down; nothing if nobody has looked in this boot.
+    /// What was last written down; nothing if the driver was not asked in this boot.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -225,8 +225,8 @@ impl Slices<'_> {
         Ok(inventory.gpus.iter().map(of).collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// Gives each slice of which [`Slices::orphans`] tells a lease that has come to its end, so that it is
-    /// destroyed like any other. Returns those leases.
+    /// Gives each slice in [`Slices::orphans`] a lease that has come to its end, so that it is destroyed like
+    /// any other. Returns those leases.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -235,7 +235,7 @@ impl Slices<'_> {
         for orphan in self.orphans(inventory)? {
             let lock = self.store.files.lock(&self.store.host)?;
             let image = self.store.read_locked(&lock)?;
-            // Somebody else may have been as quick, or it is gone.
+            // Another process may have been as quick, or it is gone.
             let is_held = self.store.parse_all(&image)?.iter().any(|lease| holds(lease, &orphan));
             if is_held || !self.all_made(inventory)?.contains(&orphan) {
                 continue;

@@ -13,10 +13,10 @@
 //!
 //! More ends only make more room, so these hold for ever after; and since every GPU is as good for the one
 //! ahead as before, so are several. 2 and 3 are counted, and after [`PASSES`] of them the GPU is kept free
-//! for the one ahead all the same: should the reasoning have a hole, nobody starves in it.
+//! for the one ahead all the same: if the reasoning has a hole, still no waiter starves.
 //!
-//! A request that waits only for its owner's cap has no claim on room, which would be everybody else's to
-//! lose. It has one on the cap: a later request of the same owner may not take what is left of it.
+//! A request that waits only for its owner's cap has no claim on room: the others would lose that room. It
+//! has a claim on the cap: a later request of the same owner may not take what is left of it.
 
 use fgpu_spec::{Inventory, Policy, Request, Tier};
 
@@ -46,8 +46,8 @@ pub(crate) enum Effect {
 /// What would be granted.
 #[derive(Debug)]
 pub(crate) struct Candidate<'a> {
-    /// Per GPU: its place in the inventory, what is held of it now, what would be added, and by whom it is
-    /// held, as one [`Held`] per lease.
+    /// Per GPU: its place in the inventory, what is held of it now, what would be added, and one [`Held`] per
+    /// lease that holds a part of it.
     pub(crate) parts: Vec<Part<'a>>,
     pub(crate) owner: Option<&'a str>,
     /// In ppm of whole GPUs.

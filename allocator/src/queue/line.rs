@@ -1,4 +1,4 @@
-//! The queue of a file, read for those who are behind or look who may go next.
+//! The queue of a file, read for a request behind it or to find the waiter that may go next.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ pub(super) struct Entry<'a> {
     pub(super) ask: usize,
 }
 
-/// Those that wait, in their order. Requests that are equal are parsed and judged once.
+/// The waiters, in their order. Requests that are equal are parsed and judged once.
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
     pub(super) entries: Vec<Entry<'a>>,
@@ -65,7 +65,7 @@ pub(super) struct Scene<'a> {
     pub(super) sums: &'a Sums,
 }
 
-/// Whether a grant may go before those that wait ahead of it.
+/// Whether a grant may go before the waiters ahead of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Gate {
     /// It may, and passes these.
@@ -75,8 +75,8 @@ pub(super) enum Gate {
 }
 
 impl Scene<'_> {
-    /// What a request gets that `queue` waits ahead of, and who is passed by it. A GPU on which it would
-    /// delay somebody is none for it.
+    /// What a request gets while `queue` waits ahead of it, and which waiters it passes. A GPU on which it
+    /// would delay a waiter does not count.
     pub(super) fn decide(
         &self,
         queue: &Queue<'_>,

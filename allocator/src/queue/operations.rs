@@ -18,8 +18,8 @@ use crate::store::new_nonce;
 use crate::waiter::Waiter;
 use crate::{Claim, Error, Key, Lease, Process, Rules, Store, host, refusal};
 
-/// Decides a request that those at the first `place` places of the queue are ahead of, or everybody. Returns
-/// who is passed, if it is granted.
+/// Decides a request that is behind the first `place` waiters of the queue, or behind all of them. Returns
+/// the waiters that it passes, if it is granted.
 pub(crate) fn decide(
     ask: &Ask<'_>,
     image: &Image,
@@ -65,7 +65,7 @@ pub(crate) fn delayed_by_growth(
     }
 }
 
-/// The lines of those who are passed, each counting once more.
+/// The lines of the waiters that are passed, each with its count one higher.
 pub(crate) fn count_passes(
     image: &Image,
     passed: &[usize],
@@ -107,7 +107,7 @@ impl Store {
 }
 
 impl WaitQueue<'_> {
-    /// Takes a place at the end of the queue. With the lock held, so that whoever makes room next sees it.
+    /// Takes a place at the end of the queue. With the lock held, so that the next to make room sees it.
     pub(crate) fn join(
         &self,
         lock: &Lock,
@@ -167,8 +167,8 @@ impl WaitQueue<'_> {
         Ok(())
     }
 
-    /// Takes somebody else's request out of the queue: its wait ends with [`fgpu_spec::Code::Cancelled`].
-    /// `false` if it does not wait (any more): it may have been granted.
+    /// Takes a request of another process out of the queue: its wait ends with
+    /// [`fgpu_spec::Code::Cancelled`]. `false` if it does not wait (any more): it may have been granted.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -273,7 +273,7 @@ impl WaitQueue<'_> {
         }
     }
 
-    /// Takes the dead out of the queue, and pipes that nobody has.
+    /// Takes the dead out of the queue, and removes pipes that have no waiter.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         let folder = &self.store.files.queue;
         let pipes = ticket::pipes(folder).map_err(|source| Error::io("list", folder, source))?;

@@ -4,8 +4,8 @@
 //! queue/<ticket>    a FIFO of mode 0600, held open by the waiter; made and removed with the lock held
 //! ```
 //!
-//! What is written into it is [`WAKE`], or [`CANCEL`] for a waiter whose line is about to go. A FIFO that
-//! nobody has open tells whoever would wake its waiter that there is none any more.
+//! What is written into it is [`WAKE`], or [`CANCEL`] for a waiter whose line is about to go. A FIFO that no
+//! process has open tells the waker that its waiter is gone.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::{Error, Process};
 
 /// Look whether there is room now.
 const WAKE: u8 = b'!';
-/// The wait is over: somebody ended it.
+/// The wait is over: it was cancelled.
 const CANCEL: u8 = b'x';
 
 /// A place in the queue, or none yet. It is given back by [`crate::WaitQueue::leave`], by a grant, or by the
@@ -33,7 +33,7 @@ pub struct Ticket {
     pub(crate) place: Option<WakePipe>,
     /// Whether the last wait ended by a wake-up.
     pub(crate) woken: bool,
-    /// Whether somebody has ended the wait.
+    /// Whether the wait was cancelled.
     pub(crate) cancelled: bool,
 }
 
@@ -119,20 +119,20 @@ pub(crate) fn remove(folder: &Path, ticket: &str) {
     let _ = rustix::fs::unlink(folder.join(ticket));
 }
 
-/// Whether somebody holds a ticket, as far as we may know.
+/// Whether a process holds a ticket, as far as we may know.
 pub(crate) fn is_open(folder: &Path, ticket: &str) -> bool {
     !matches!(open(folder, ticket), Err(Errno::NXIO | Errno::NOENT))
 }
 
-/// Wakes a waiter. `false` if nobody holds its ticket any more.
+/// Wakes a waiter. `false` if no process holds its ticket any more.
 pub(crate) fn wake(folder: &Path, ticket: &str) -> bool {
     tell(folder, ticket, WAKE)
 }
 
-/// Ends somebody's wait. To be called with the lock held, before its line goes: a waiter that finds its line
-/// gone looks here for the reason.
+/// Ends the wait of another process. To be called with the lock held, before its line goes: a waiter that
+/// finds its line gone looks here for the reason.
 pub(crate) fn cancel(folder: &Path, ticket: &str) {
-    // Nobody to tell is as good.
+    // A waiter that is gone need not be told.
     tell(folder, ticket, CANCEL);
 }
 
@@ -142,7 +142,7 @@ fn tell(folder: &Path, ticket: &str, message: u8) -> bool {
     matches!(retry_on_intr(|| rustix::io::write(&fifo, &[message])), Ok(1) | Err(Errno::AGAIN))
 }
 
-/// Opens a pipe for writing; with ENXIO where nobody has it open (fifo(7)).
+/// Opens a pipe for writing; with ENXIO where no process has it open (fifo(7)).
 fn open(folder: &Path, ticket: &str) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     retry_on_intr(|| rustix::fs::open(folder.join(ticket), flags, Mode::empty()))

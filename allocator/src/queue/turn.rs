@@ -42,8 +42,8 @@ impl Store {
         if ticket.cancelled {
             return Err(cancelled(ask.request));
         }
-        // A waiter that was woken is in haste. One that woke up by itself, as the first, looks for what
-        // nobody told.
+        // A waiter that was woken is in haste. One that woke up by itself, as the first, looks for what it
+        // was not told of.
         let (mut swept_key, mut thorough) = (ticket.place.is_some(), ticket.woken);
         loop {
             let stand = match ticket.place {
@@ -86,7 +86,7 @@ impl Store {
                         continue;
                     }
                     if leads && position > 1 {
-                        // All ahead are dead, and would be in the way of those who come.
+                        // All ahead are dead, and would be in the way of later requests.
                         self.queue().sweep()?;
                         continue;
                     }

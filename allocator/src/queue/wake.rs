@@ -22,7 +22,7 @@ impl WaitQueue<'_> {
             .any(|ticket| ticket::wake(&self.store.files.queue, ticket));
     }
 
-    /// Whether everybody ahead is dead.
+    /// Whether all waiters ahead are dead.
     pub(super) fn leads(&self, ticket: &Ticket) -> Result<bool, Error> {
         let Some(place) = &ticket.place else { return Ok(false) };
         let image = self.store.read()?;
@@ -83,8 +83,8 @@ impl WaitQueue<'_> {
 
 /// What a pass over the queue came to.
 enum Next {
-    /// Nobody else can go, or the next one has been told.
+    /// No other waiter can go, or the next one has been told.
     Nobody,
-    /// Somebody dead is in the way.
+    /// A dead waiter is in the way.
     Dead,
 }

@@ -1,4 +1,4 @@
-//! The leases, and whom they belong to.
+//! The leases, and the containers that hold them.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
     }
     never_started(node, &leases, diagnosis);
     overlooked(node, &leases, diagnosis);
-    // The reconciler tries again and again; somebody has to know why it does not succeed.
+    // The reconciler tries again and again; the administrator must learn why it does not succeed.
     for lease in leases.iter().filter(|lease| lease.trouble.is_some()) {
         let trouble = lease.trouble.as_deref().unwrap_or_default();
         let what = format!("{}: the driver's part of its share: {trouble}", lease.key.short());

@@ -20,7 +20,7 @@ pub(super) const LITTLE: u64 = 1 << 20;
 
 /// How what is missing or damaged of fgpu comes back: no repository of apt's or dnf's has the package.
 pub(super) fn reinstall(node: &Node) -> &'static str {
-    // Of the packages only the .deb has this file; dpkg's own database is nobody else's (lintian).
+    // Of the packages only the .deb has this file; no other program may use dpkg's own database (lintian).
     if node.has("/usr/share/doc/fgpu/copyright") {
         "dpkg -i ./fgpu_*.deb   # the file that it was installed from"
     } else if node.has("/usr/lib/sysimage/rpm") || node.has("/var/lib/rpm") {

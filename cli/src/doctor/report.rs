@@ -1,5 +1,5 @@
-//! What a bug report needs, and nothing that identifies somebody: no names of containers, images, owners or
-//! hosts, no UUIDs, no environment.
+//! What a bug report needs, and nothing that identifies a person or a node: no names of containers, images,
+//! owners or hosts, no UUIDs, no environment.
 
 use std::fmt::Write;
 
@@ -63,7 +63,7 @@ pub(super) fn text(node: &Node, diagnosis: &Diagnosis) -> String {
     text
 }
 
-/// The settings whose values tell nothing about anybody; of the others, that they are there.
+/// The values of settings that identify nothing; of the others, only that they are there.
 fn configuration(node: &Node) -> Vec<String> {
     let config = &node.config;
     vec![

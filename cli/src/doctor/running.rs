@@ -11,7 +11,7 @@ use super::Diagnosis;
 use super::node::Node;
 use crate::setup::PATIENCE;
 
-/// Where Docker listens unless somebody moved it; then nobody is asked.
+/// Where Docker listens unless that was changed; then it is not asked.
 const DOCKER: [&str; 2] = ["/run/docker.sock", "/var/run/docker.sock"];
 /// The largest answer that is read, bytes.
 const LARGEST: u64 = 8 << 20;
@@ -72,14 +72,14 @@ pub(super) fn containerd(node: &Node, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// An engine none of whose processes runs. Docker may be started by the first who connects (docker.socket).
+/// An engine without a running process. Docker may be started by the first connection (docker.socket).
 pub(super) fn stopped(node: &Node, diagnosis: &mut Diagnosis, title: &str, program: &str) {
     let socket = program == "dockerd" && DOCKER.iter().any(|path| node.place(path).exists());
     let mut pids = node.names("/proc");
     pids.retain(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
     let is_it =
         |pid: &String| node.text(&format!("/proc/{pid}/comm")).is_some_and(|name| name.trim_end() == program);
-    // Where no process can be seen, nobody can tell.
+    // Where no process can be seen, this cannot be told.
     if socket || pids.is_empty() || pids.iter().any(is_it) {
         return;
     }

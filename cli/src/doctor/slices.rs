@@ -1,5 +1,5 @@
 //! MIG instances: those of ours that no lease holds, those that leases name and that are gone, and those that
-//! serve nobody.
+//! no container can use.
 //!
 //! What there is comes from /proc, where the kernel's part of the driver lists instances by their ids.
 
@@ -41,7 +41,7 @@ pub(super) fn check(node: &Node, diagnosis: &mut Diagnosis) {
 /// A GPU instance that there is.
 struct Instance {
     id: u32,
-    /// Whether it has a compute instance, without which nobody can use it.
+    /// Whether it has a compute instance; without one it cannot be used.
     has_compute: bool,
 }
 

@@ -81,8 +81,8 @@ fn own(path: &str) -> String {
     format!("find {path} -xdev ! -user root -exec chown -h root:root {{}} +")
 }
 
-/// Files that are written by root alone, and belong to somebody else or let him write. What containers write
-/// is their own.
+/// Files that are written by root alone, and belong to another user or let another user write. What
+/// containers write is their own.
 fn owners(path: &str, there: &Path, diagnosis: &mut Diagnosis) {
     let entries = |folder: &Path| -> Vec<PathBuf> {
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()

@@ -1,10 +1,10 @@
-//! Writes down what changes of the GPUs while the driver stays loaded: which are lost, and what somebody
-//! outside fgpu holds.
+//! Writes down what changes of the GPUs while the driver stays loaded: which are lost, and what processes
+//! outside fgpu hold.
 //!
 //! A process is inside fgpu if it is in the cgroup of a lease or below it, or descends from its init, or is
-//! in that one's PID namespace. What the others hold is what is in use, less the driver's reserve, less what
+//! in that init's PID namespace. What the others hold is what is in use, less the driver's reserve, less what
 //! those inside have; nothing if there are no others, so that what the driver takes for itself keeps no share
-//! from a GPU that nobody else uses.
+//! from a GPU without other users.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -141,7 +141,7 @@ impl<'a> Leases<'a> {
     }
 }
 
-/// Whether a cgroup is another one or below it. The root is nobody's.
+/// Whether a cgroup is another one or below it. The root is no lease's.
 fn is_below(path: &str, cgroup: &str) -> bool {
     let (path, cgroup) = (path.trim_matches('/'), cgroup.trim_matches('/'));
     !cgroup.is_empty()

@@ -67,7 +67,7 @@ fn one(node: &Node<'_>, nonce: &Nonce, at: usize, gpu: &Gpu, mig: &MigGpu<'_>) -
     if slice.stage == MigStage::Made && is_there {
         return Ok(Made::Yes);
     }
-    // Also where an instance that was kept has been destroyed by somebody: the place is ours.
+    // Also where a kept instance was destroyed outside fgpu: the place is ours.
     if instances.iter().any(|instance| instance.placement.overlaps(slice.placement)) {
         if slice.stage == MigStage::Made {
             // Another one than ours is there: ours is gone.
@@ -92,7 +92,7 @@ fn one(node: &Node<'_>, nonce: &Nonce, at: usize, gpu: &Gpu, mig: &MigGpu<'_>) -
     };
     node.store.driver_part().progress(nonce, at, stage, instance)?;
     if result.is_err() && list(mig)?.iter().any(|instance| instance.placement.overlaps(slice.placement)) {
-        // Somebody was faster, between our look and our call.
+        // Another process was faster, between our look and our call.
         node.write_down(&lock, gpu, &list(mig)?)?;
         return Ok(Made::PlaceTaken);
     }
@@ -134,7 +134,7 @@ fn make(
             );
         }
         error.message.insert_str(0, &format!("{}: ", place()));
-        // It may have been made all the same, and only not looked at. What was full is somebody else's.
+        // It may have been made, and only not looked at. If the place was full, what is in it is not ours.
         let is_there = || mig.instances().map_or(true, |all| all.iter().any(|one| is(one, slice)));
         Failed { error, left: !full && is_there() }
     })?;

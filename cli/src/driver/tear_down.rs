@@ -6,7 +6,7 @@
 //!
 //! What is destroyed must be the lease's: in its place, of its profile, and with the UUID that was written
 //! down. Ids would not do, the driver gives them out again. Only one that is `destroying` may have lost its
-//! compute instance, and its UUID with it; a bare one in the place of any other is somebody else's.
+//! compute instance, and its UUID with it; a bare one in the place of any other is not ours.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ const SAMPLES: u32 = 3;
 /// What a container may have above its grant and its contexts: what the driver keeps of what was freed,
 /// rounds up, and loads by itself.
 const MARGIN: u64 = 256 << 20;
-/// What a context may take where nobody has measured it.
+/// What a context may take where it was not measured.
 const CONTEXT: u64 = 1 << 30;
 
 /// What a lease may use of a GPU.
@@ -59,7 +59,7 @@ impl Judge {
         for limit in limits {
             let place = (limit.lease, limit.gpu.clone());
             let before = self.held_to.get(&place).copied().unwrap_or(limit.granted);
-            // A share below what is in use ends nobody; from when less is in use it is what counts.
+            // A share below what is in use ends no process; it counts once less is in use.
             let granted =
                 if is_above(limit, limit.granted, uses) { before.max(limit.granted) } else { limit.granted };
             if is_above(limit, granted, uses) {

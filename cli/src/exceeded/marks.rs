@@ -1,4 +1,4 @@
-//! `<state-dir>/exceeded.json`: which containers are above their share, for who asks while the watcher runs.
+//! `<state-dir>/exceeded.json`: which containers are above their share, for readers while the watcher runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -54,13 +54,13 @@ pub(super) fn write(state_dir: &Path, marks: &BTreeMap<Nonce, Mark>) -> Result<(
         .map_err(|error| Error::io("write", &path, &error))
 }
 
-/// Nobody watches any more.
+/// Removes the file: the watcher ends.
 pub(super) fn remove(state_dir: &Path) {
     // What a dead watcher left says nothing.
     let _ = fs::remove_file(place(state_dir));
 }
 
-/// The containers that are above their share, by their grant; none if nobody watches.
+/// The containers that are above their share, by their grant; none if no watcher runs.
 pub(crate) fn read(state_dir: &Path) -> BTreeMap<Nonce, Mark> {
     let text = fs::read_to_string(place(state_dir)).unwrap_or_default();
     let Ok(file) = serde_json::from_str::<File>(&text) else { return BTreeMap::new() };

@@ -1,4 +1,4 @@
-//! Whose a process is, and how it is ended.
+//! Which lease a process belongs to, and how a process is ended.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ pub(super) struct Owners<'a> {
 }
 
 impl<'a> Owners<'a> {
-    /// Of these leases. Of two that are in one cgroup nobody can tell which a process belongs to.
+    /// Of these leases. Of two in one cgroup it cannot be told which one a process belongs to.
     pub(super) fn of(leases: &'a [Lease]) -> Self {
         let mut named: Vec<(&Lease, &str)> = leases
             .iter()
@@ -46,8 +46,8 @@ fn is_within(path: &str, cgroup: &str) -> bool {
     path.strip_prefix(cgroup).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A container without a cgroup of its own is in somebody else's, with others. Then its PID namespace tells
-/// them apart: whoever is in ours is not in it.
+/// A container without a cgroup of its own is in one with other processes. Then its PID namespace tells them
+/// apart: a process in our namespace is not in the container.
 fn is_inside(lease: &Lease, pid: u32) -> bool {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let Some(init) = &lease.init else { return true };

@@ -23,7 +23,7 @@ pub(super) const PREFIX: &str = "fgpu-run-";
 pub(super) const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup/devices", "/sys/fs/cgroup"];
 /// How often it is looked whether all have ended.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often an empty cgroup may refuse to go, until it is left to whoever tidies up: it costs nothing.
+/// How often an empty cgroup may refuse to go, until it is left to a later clean-up: it costs nothing.
 const DYING: usize = 1000;
 
 /// A cgroup; dropping it ends what is in it and removes it.
@@ -67,9 +67,9 @@ impl Cgroup {
 }
 
 impl Cgroup {
-    /// Kills whoever is in it. Returns whether nobody is left.
+    /// Kills all processes in it. Returns whether none is left.
     fn end(&self) -> bool {
-        // All of them at once, those who are being forked and those who have no pid here, too (Linux 5.14, of
+        // All of them at once, also those that are being forked and those without a pid here (Linux 5.14, of
         // v2 only: cgroup-v2.rst, "cgroup.kill").
         match std::fs::write(self.directory.join("cgroup.kill"), "1") {
             Ok(()) => cgroup_is_empty(&self.path),
@@ -80,7 +80,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Until nobody is left: a process that is not to be killed now (uninterruptible, say) still uses the
+        // Until no process is left: one that is not to be killed now (uninterruptible, say) still uses the
         // share.
         while !self.end() {
             std::thread::sleep(PAUSE);

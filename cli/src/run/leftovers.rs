@@ -12,14 +12,14 @@ use rustix::fs::FlockOperation;
 use super::cgroup::{self, HIERARCHIES};
 use super::view;
 
-/// In the state directory. Whoever makes or removes the files below [`view::OURS`] holds it: a file that
-/// somebody has mounted on in another namespace takes the mount along when it is removed.
+/// In the state directory. A process that makes or removes the files below [`view::OURS`] holds it: to remove
+/// a file that is a mount point in another namespace removes the mount, too.
 const LOCK: &str = "run.lock";
 
 /// How deep cgroups are looked into.
 const DEPTH: usize = 32;
 
-/// Lets nobody remove the files of a run until it is dropped. The lease must be there before.
+/// Keeps the files of a run from being removed until it is dropped. The lease must be there before.
 pub(super) fn hold(state_directory: &Path) -> Result<File, Error> {
     let (lock, path) = open(state_directory)?;
     rustix::fs::flock(&lock, FlockOperation::LockShared)
@@ -50,7 +50,7 @@ pub(crate) fn clear(store: &Store, state_directory: &Path) -> Result<(), Error> 
     Ok(())
 }
 
-/// The lock for one alone, if nobody holds it.
+/// The lock for one alone, if no process holds it.
 fn alone(state_directory: &Path) -> Option<File> {
     let (lock, _) = open(state_directory).ok()?;
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;

@@ -33,7 +33,7 @@ use super::{leftovers, view};
 /// finds it gone.
 ///
 /// # Errors
-/// Every code of [`Code`], `denied` for whoever is not root; the command has not run then.
+/// Every code of [`Code`], `denied` for a user other than root; the command has not run then.
 pub(crate) fn run(
     config: &Config,
     annotations: &BTreeMap<String, String>,

@@ -27,7 +27,7 @@ pub(super) const OURS: &str = "/run/fgpu/";
 ///
 /// # Errors
 /// [`Code::NoGpu`] if the host lacks a directory or a device node, [`Code::Internal`] if the kernel refuses.
-/// This process is in a half-made namespace then, which is nobody else's.
+/// This process is in a half-made namespace then, which no other process is in.
 pub(super) fn enter(config: &Config, plan: &Plan, stage: &Path) -> Result<(), Error> {
     plan.nodes.iter().try_for_each(is_there)?;
     let hidden = other_nodes(Path::new(DEVICES), &plan.nodes)?;

@@ -24,7 +24,7 @@ pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
         return Err(system.wrong(PATH, 0, &format!("it is not a CDI file of {CDI_KIND}")));
     }
     let config = Config::load().unwrap_or_default();
-    // Of another node's GPUs nothing is known here.
+    // The GPUs of another node are not known here.
     let inventory = system.is_this_node().then(|| cdi::known(&config)).flatten();
     let after = match wish {
         Wish::Do { .. } => Some(cdi::text(&config, inventory.as_ref(), &system.program("fgpu-hook"))),

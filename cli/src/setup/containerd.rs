@@ -74,7 +74,7 @@ fn fresh(system: &System) -> Result<String, Error> {
     Ok(format!("{FRESH}{imports}"))
 }
 
-/// The text with our block; `None` if it has such a runtime already, by somebody's hand.
+/// The text with our block; `None` if it has such a runtime already, written by hand.
 fn add(
     system: &System,
     text: &str,
@@ -196,7 +196,7 @@ fn runtime(system: &System, stock: Table, is_runtime: bool) -> Table {
     runtime
 }
 
-/// Whether a runtime that somebody wrote by hand does what ours does.
+/// Whether a runtime that was written by hand does what ours does.
 fn is_usable(found: &Found<'_, '_>) -> bool {
     let value = found.value;
     let text = |value: Option<&::toml::Spanned<::toml::de::DeValue<'_>>>| {

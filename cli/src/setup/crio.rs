@@ -1,8 +1,8 @@
 //! CRI-O: hooks.d, and with `--runtime` a runtime handler.
 //!
 //! Nothing has to be done for annotations: CRI-O matches hooks against those of the pod and the container,
-//! and puts them into the spec. `allowed_annotations` is for CRI-O's own; it does not start with one of
-//! somebody else's in it.
+//! and puts them into the spec. `allowed_annotations` is for CRI-O's own; with a foreign one in it CRI-O does
+//! not start.
 //!
 //! The handler has the settings of the node's default handler, with fgpu-runtime in the place of its runtime.
 //! What a handler does not set is CRI-O's guess, and a guess may be fatal: conmon is looked for in PATH, and

@@ -174,7 +174,7 @@ pub(super) fn write(system: &System, path: &str, text: &str) -> Result<(), Error
     }
     let directory = target.parent().unwrap_or(root);
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    // Neither `.json` nor `.conf` at its end: nobody reads it while it is there.
+    // Neither `.json` nor `.conf` at its end: no program reads it while it is there.
     let temporary = directory.join(format!(".{name}.fgpu-{}", std::process::id()));
     let written = replace(&temporary, &target, text).and_then(|()| File::open(directory)?.sync_all());
     if written.is_err() {

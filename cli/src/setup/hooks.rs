@@ -4,9 +4,9 @@
 //! Where other systems' words are understood (`aliases` in the node's configuration), two more files of ours
 //! call the hook for them, beside the package's.
 //!
-//! Normally nothing is: the package puts the files into `/usr/share/containers/oci/hooks.d`, and both engines
-//! read that and nothing else as long as nobody configures `hooks_dir`. Each configuration file that sets it
-//! replaces the list.
+//! Normally nothing is needed: the package puts the files into `/usr/share/containers/oci/hooks.d`, and both
+//! engines read that and nothing else as long as `hooks_dir` is not configured. Each configuration file that
+//! sets it replaces the list.
 
 use std::path::Path;
 

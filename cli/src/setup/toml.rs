@@ -1,5 +1,5 @@
-//! TOML files: what is looked up in them with its line, and a block of ours at the end of one that belongs to
-//! somebody else. Nothing is printed anew, so comments, order and white space of the rest stay.
+//! TOML files: what is looked up in them with its line, and a block of ours at the end of a file that is not
+//! ours. Nothing is printed anew, so comments, order and white space of the rest stay.
 
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};

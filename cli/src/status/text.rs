@@ -13,7 +13,7 @@ use crate::table::{Cell, Column, Table, plain};
 
 use super::{GpuStatus, LeaseStatus, Order, ShareStatus, Status};
 
-/// How long bars are, in columns: where it matters to nobody, and at least.
+/// How long bars are, in columns: where the width does not matter, and at least.
 const BAR: usize = 16;
 const SHORT_BAR: usize = 6;
 
@@ -125,7 +125,7 @@ fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
     }
     let used = gpu.used_memory.unwrap_or(0);
     let memory = Bar { used, granted: gpu.granted_memory, whole: gpu.usable_memory, usual: BAR };
-    // Time that nobody else wants may be used beyond what is granted.
+    // Time that no other container wants may be used beyond what is granted.
     let busy = gpu.used_cores_ppm.unwrap_or(0);
     let sms = Bar { used: busy, granted: gpu.granted_cores_ppm.max(busy), whole: 1_000_000, usual: BAR };
     let free = match (&gpu.unhealthy, gpu.exclusive) {
@@ -151,7 +151,7 @@ fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
     ]
 }
 
-/// What nobody measures.
+/// What is not measured.
 fn unknown() -> Cell {
     Cell::styled("-", FAINT)
 }
@@ -193,7 +193,7 @@ fn leases(status: &Status, order: Order, look: &Look) -> String {
         }
     }
     let mut text = table.fitted(look);
-    // Of one that is being made nobody knows yet, either.
+    // Of one that is being made it is not known yet, either.
     let made = leases.iter().filter(|lease| lease.state == State::Active && !lease.gone);
     let measured = |share: &ShareStatus| share.used_memory.is_some() && share.used_cores_ppm.is_some();
     if !made.flat_map(|lease| &lease.gpus).all(measured) {

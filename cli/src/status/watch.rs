@@ -68,7 +68,7 @@ pub(crate) fn watch(node: &Node, order: Order, interval: Duration) -> Result<Out
             Woken::Stopped => {
                 screen.leave();
                 keys.take();
-                // Until somebody says `fg`.
+                // Until the user says `fg`.
                 raise(Signal::SIGSTOP).map_err(|errno| failed(errno.into()))?;
                 keys = Keys::new();
             }

@@ -41,7 +41,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Whether somebody uses what was to be destroyed.
+    /// Whether what was to be destroyed is in use.
     pub fn is_in_use(&self) -> bool {
         matches!(self.error, NvmlError::InUse)
     }
@@ -269,7 +269,7 @@ impl<'n> MigGpu<'n> {
     pub fn create_compute(&self, instance: &GpuInstance, slices: u32) -> Result<MigInstance, Refused> {
         let profiles = self.compute_profiles(instance.handle)?;
         let fills = |profile: &&nvmlComputeInstanceProfileInfo_t| profile.sliceCount <= slices;
-        // Of the largest ones, that of which there can be but one.
+        // Of the largest ones, the one that can exist only once.
         let profile = profiles
             .iter()
             .filter(fills)

@@ -35,7 +35,7 @@ pub(super) const ALLOW_MULTI: u32 = 1 << 1;
 /// `BPF_F_REPLACE`: since Linux 5.6, and only together with [`ALLOW_MULTI`].
 pub(super) const REPLACE: u32 = 1 << 2;
 
-/// Our programs' name, at most 15 characters, for whoever looks with bpftool.
+/// Our programs' name, at most 15 characters, as bpftool shows it.
 const NAME: &[u8; 16] = b"fgpu_devices\0\0\0\0";
 
 /// For `BPF_PROG_LOAD`, up to `prog_name`.
@@ -131,7 +131,7 @@ unsafe fn bpf_fd<T>(command: c_int, attr: &mut T) -> Result<OwnedFd, Errno> {
     // SAFETY: the caller vouches for `attr`.
     let fd = unsafe { bpf(command, attr) }?;
     let fd = c_int::try_from(fd).map_err(|_| Errno::EBADF)?;
-    // SAFETY: the kernel has just made this descriptor for us, with O_CLOEXEC, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor for us, with O_CLOEXEC, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

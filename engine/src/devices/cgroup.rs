@@ -24,7 +24,7 @@ use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs};
 
 /// Where cgroup hierarchies are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
-/// The parents of a process that are looked at before it is taken for nobody's child.
+/// How many parents of a process are looked at before it counts as no descendant.
 const MOST_PARENTS: usize = 64;
 
 /// One cgroup.
@@ -188,7 +188,7 @@ impl Cgroup {
         self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
 
-    /// Whether it is called as systemd calls those of scopes: groups of processes that somebody else started.
+    /// Whether it is called as systemd calls those of scopes: groups of processes that systemd did not start.
     fn is_scope(&self) -> bool {
         self.name().ends_with(".scope")
     }
@@ -269,7 +269,7 @@ impl Cgroup {
     }
 }
 
-/// Whether a process is another or has it among its parents. One that has ended is nobody's concern.
+/// Whether a process is another or has it among its parents. One that has ended does not matter.
 fn is_or_descends_from(process: i32, ancestor: i32) -> bool {
     let mut process = process;
     for _ in 0..MOST_PARENTS {

@@ -40,7 +40,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects to a peer, such as systemd's own socket. `None` when nobody listens there.
+    /// Connects to a peer, such as systemd's own socket. `None` when no process listens there.
     pub(super) fn to_peer(path: &Path, patience: Duration) -> io::Result<Option<Self>> {
         let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
         let deadline = Instant::now() + patience;
@@ -58,7 +58,7 @@ impl Connection {
         Ok(Some(connection))
     }
 
-    /// Connects to a bus: the same, and says hello. `None` when nobody listens there.
+    /// Connects to a bus: the same, and says hello. `None` when no process listens there.
     pub(super) fn to_bus(path: &Path, patience: Duration) -> io::Result<Option<Self>> {
         let Some(mut connection) = Self::to_peer(path, patience)? else { return Ok(None) };
         const BUS: &str = "org.freedesktop.DBus";

@@ -119,7 +119,7 @@ impl Systemd<'_> {
                 Ok(Some(Scope { connection, unit: unit.to_owned(), path: contents.path()? }))
             }
             Reply::Error { name, .. } if name == "org.freedesktop.systemd1.NoSuchUnit" => Ok(None),
-            // Nobody has the name on this bus: it is not systemd's.
+            // No process has the name on this bus: it is not systemd's.
             Reply::Error { name, .. } if name == "org.freedesktop.DBus.Error.ServiceUnknown" => Ok(None),
             Reply::Error { name, text } => Err(refused(&name, &text)),
         }
@@ -233,7 +233,7 @@ fn told(error: &io::Error) -> String {
 }
 
 /// Since version 240 systemd reads the numbers from `/dev/char/M:m` and needs no such file. Before, it looks
-/// the file up and leaves a rule out whose file is missing; then the node's own path helps, if the host has
+/// the file up and leaves a rule out if its file is missing; then the node's own path helps, if the host has
 /// it there.
 fn rules(node: &DeviceNode) -> Rules {
     let by_number = by_number(node);

@@ -213,7 +213,7 @@ impl Replaced {
         if !ids.contains(&bpf::id(self.new.as_fd())?) {
             return Ok(());
         }
-        // Somebody attached the old one again, and none can be there twice.
+        // The old one was attached again by another process, and none can be there twice.
         if ids.contains(&bpf::id(self.old.as_fd())?) {
             return bpf::detach(self.cgroup.directory(), &self.new);
         }

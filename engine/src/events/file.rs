@@ -3,14 +3,14 @@
 //! ```text
 //! events.jsonl         the current file; each line one write(2) to a descriptor with O_APPEND
 //! events.jsonl.1 … .3  older ones, .1 the latest
-//! .rotate              flock of whoever turns them over; mode 0600, so that no user can hold it
+//! .rotate              flock of the process that turns them over; mode 0600, so that no user can hold it
 //! ```
 //!
 //! The kernel puts an append at the end of the file under the inode's lock, so lines of different processes
-//! do not mix (POSIX, write: "no intervening file modification"). Whoever still has the file open that was
-//! turned over writes to `.1`: no line is lost. A line that was cut short by a full disk gets its end from
-//! the next writer. It cannot be told from one that is being written this very moment, so there may be an
-//! empty line.
+//! do not mix (POSIX, write: "no intervening file modification"). A process that still has the file open that
+//! was turned over writes to `.1`: no line is lost. A line that was cut short by a full disk gets its end
+//! from the next writer. It cannot be told from one that is being written this very moment, so there may be
+//! an empty line.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -79,9 +79,9 @@ impl Log {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let mode = Mode::from_raw_mode(0o755);
                 match rustix::fs::mkdir(&self.directory, mode) {
-                    // The umask of whoever started us does not decide who may look.
+                    // The umask of the program that started us does not decide who may look.
                     Ok(()) => rustix::fs::chmod(&self.directory, mode)?,
-                    // Somebody was faster.
+                    // Another process was faster.
                     Err(Errno::EXIST) => {}
                     Err(errno) => return Err(errno.into()),
                 }
@@ -91,7 +91,7 @@ impl Log {
         }
     }
 
-    /// Makes the file an older one, unless somebody does or did; returns the one to write to.
+    /// Makes the file an older one, unless another process does or did; returns the one to write to.
     fn turn_over(&self, full: File) -> io::Result<File> {
         let lock = open(&self.directory.join(LOCK), 0o600)?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -113,7 +113,7 @@ impl Log {
     }
 }
 
-/// The lock of whoever turns the files over.
+/// The lock of the process that turns the files over.
 struct Turning(File);
 
 impl Drop for Turning {
@@ -229,7 +229,8 @@ mod tests {
         let lines = |writer: usize| {
             (0..EACH).map(move |number| format!("{writer} {number} {}\n", "x".repeat(writer * 20)))
         };
-        // It is refused while whoever turns the file over is not let run and the others have filled it twice.
+        // It is refused while the writer that turns the file over is not let run and the others have filled
+        // it twice.
         let write = |log: &Log, line: &str| {
             while let Err(error) = log.append(line) {
                 assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);

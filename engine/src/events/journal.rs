@@ -14,7 +14,7 @@ use super::record::{Kind, Record, SCHEMA};
 /// Sends an entry.
 ///
 /// # Errors
-/// Nobody listens, or the journal's queue is full: nothing was waited for.
+/// No process listens, or the journal's queue is full: nothing was waited for.
 pub(super) fn send(socket: &Path, record: &Record<'_>) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
     sender.set_nonblocking(true)?;

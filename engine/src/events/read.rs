@@ -2,8 +2,8 @@
 //!
 //! Files are opened from the newest to the oldest: one that is turned over meanwhile is found a second time
 //! under its next name, and known by its inode, where the other way round it would be missed. A file stays
-//! open until two newer ones are there, since whoever opened it before it was turned over may still write to
-//! it.
+//! open until two newer ones are there, since a process that opened it before it was turned over may still
+//! write to it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -63,7 +63,7 @@ impl Lines {
     /// Opens the files that are not open yet.
     fn look(&mut self) -> io::Result<()> {
         let mut new: Vec<Source> = Vec::new();
-        // Later on nobody looks at the older ones again.
+        // Later on the older ones are not looked at again.
         let is_first = self.files.is_empty();
         if is_first {
             self.unread.clear();
@@ -213,7 +213,7 @@ mod tests {
         record.turn_over();
         record.append(0, "b\n");
         assert_eq!(read(&mut lines), "a b");
-        // Somebody who had it open still writes to it.
+        // A writer that had it open still writes to it.
         record.turn_over();
         record.append(1, "c\n");
         record.append(0, "d\n");

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// The version of the records' format.
 pub const SCHEMA: u32 = 1;
 
-/// The most that is kept of a text that somebody else wrote, in bytes: a line must not grow with a request.
+/// The most that is kept of a text that is not ours, in bytes: a line must not grow with a request.
 const LONGEST: usize = 512;
 
 /// What has happened.

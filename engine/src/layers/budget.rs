@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 
-/// How often a folder of a layer may still be looked into, and whether one could not be. Whoever made the
+/// How often a folder of a layer may still be looked into, and whether one could not be. The author of the
 /// image decides how long the ways in it are, and the time is root's, in no container's cgroup.
 #[derive(Debug, Clone)]
 pub(super) struct Budget(Rc<State>);

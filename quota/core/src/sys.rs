@@ -61,7 +61,7 @@ pub struct File(usize);
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours; nobody else got its number from us.
+        // SAFETY: the descriptor is ours; no other code got its number from us.
         let _ = unsafe { call(arch::CLOSE, [self.0, 0, 0, 0, 0, 0]) };
     }
 }

@@ -98,7 +98,7 @@ unsafe fn copy(real: *const usize) -> Option<*const usize> {
     match COPY.compare_exchange(core::ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(ours),
         Err(theirs) => {
-            // SAFETY: another thread was faster; nobody has seen ours.
+            // SAFETY: another thread was faster; no other thread has seen ours.
             unsafe { sys::unmap(at, size) };
             Some(theirs)
         }

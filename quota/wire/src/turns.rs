@@ -147,7 +147,7 @@ pub trait Board {
     fn publish(&self, place: usize, statement: &Statement);
 }
 
-/// The container's own words, in its ledger. All its processes change them, and nobody else does.
+/// The container's own words, in its ledger. All its processes change them, and no others do.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Own {
@@ -353,8 +353,8 @@ impl<'a> Turn<'a> {
             Ok(_) => next,
             Err(other) => other,
         };
-        // While the container is alone, nobody waits for it; a container that comes waits a little longer,
-        // once.
+        // While the container is alone, no other container waits for it; one that comes waits a little
+        // longer, once.
         let ahead = if own.is_alone() { 16 * STEP } else { STEP };
         if own.published.load(Ordering::Acquire) > busy.max(now).saturating_add(ahead) {
             self.publish();

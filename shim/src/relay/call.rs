@@ -227,7 +227,7 @@ impl Relay {
     }
 
     /// The runtime has changed a container's resources: crun's puts the engine's device rules in the place of
-    /// ours. Whoever learns that the update is done finds the GPU open.
+    /// ours. A client that learns that the update is done finds the GPU open.
     fn reopen_then(&mut self, key: u64, frame: Vec<u8>) {
         let Some(call) = self.calls.get_mut(&key) else { return };
         let id = call.id.clone();
@@ -338,8 +338,8 @@ impl Relay {
                     self.created(&id, pid);
                 }
             }
-            // A container that is not there (any more) holds nothing. Whoever learns that it is gone may
-            // start the next one into its room at once.
+            // A container that is not there (any more) holds nothing. A client that learns that it is gone
+            // may start the next one into its room at once.
             (Method::Create, _) | (Method::Delete, Answer::Done(_) | Answer::NotFound) => {
                 self.release_then(key, frame);
             }

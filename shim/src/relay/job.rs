@@ -46,7 +46,7 @@ impl Job {
         let engine = setup.engine;
         let bundle = &setup.bundle;
         let pid = sys::fork(&writer, log.as_ref(), move |writer| {
-            // For ps(1) and the log of whoever kills it; it works without.
+            // For ps(1), and for a log that names the killed process; it works without.
             let _ = nix::sys::prctl::set_name(work.name());
             engine(bundle, work, writer)
         })?;
@@ -92,7 +92,7 @@ impl Job {
 
     /// Ends the job wherever it is.
     pub(super) fn kill(self) {
-        // Fails only if it has been reaped, which nobody but us does.
+        // Fails only if it has been reaped, which only we do.
         let _ = kill(self.pid, Signal::SIGKILL);
         let _ = reap(self.pid);
     }

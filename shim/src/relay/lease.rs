@@ -143,7 +143,7 @@ impl Relay {
         let released = matches!(step, Step::Release);
         let (purpose, work) = match (step, lease.nonce) {
             (Step::Activate(pid), Some(nonce)) => (Purpose::Activate(own), Work::Activate { nonce, pid }),
-            // Nobody activates what has not been reserved.
+            // What has not been reserved is not activated.
             (Step::Activate(_), None) => return,
             (Step::Reopen(call), _) => {
                 (Purpose::Reopen(own.clone(), call), Work::Reopen { namespace, id: own })

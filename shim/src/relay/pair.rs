@@ -75,7 +75,7 @@ pub(super) struct Pair {
     pub(super) stock: UnixStream,
     /// Client to stock shim.
     up: Splitter,
-    /// A request that is not complete, or not known yet to be none of ours.
+    /// A request that is not complete, or may still be ours.
     held: Option<Vec<u8>>,
     to_stock: Outbox,
     /// The client said that it sends no more.

@@ -43,7 +43,7 @@ pub(super) fn apply(tree: &mut Object, plan: &Plan) -> Result<bool, Error> {
             changed |= annotations.set(key, Node::Raw(quoted(value)));
         }
     }
-    // In a user namespace nobody makes device nodes: the runtime mounts the host's node of the same path
+    // In a user namespace the runtime makes no device nodes: it mounts the host's node of the same path
     // instead, whatever numbers the entry has. A node that the host has elsewhere is mounted from there.
     let elsewhere = |node: &&DeviceNode| node.host != Path::new(&node.path);
     let mut bound: Vec<&DeviceNode> = plan.nodes.iter().filter(elsewhere).collect();
@@ -228,7 +228,7 @@ fn check(plan: &Plan) -> Result<(), Error> {
         if !path.is_absolute() {
             return broken(format!("the hook {path:?} is not an absolute path"));
         }
-        // Without a list of its own a hook inherits somebody's environment, once the image's
+        // Without a list of its own a hook inherits an environment that is not ours, once the image's
         // (CVE-2025-23266).
         if [hook.env(), hook.args()].iter().any(|list| list.as_ref().is_none_or(Vec::is_empty)) {
             return broken(format!("the hook {path:?} has no environment or arguments"));

@@ -131,7 +131,7 @@ pub(super) struct Translated {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Translation {
     pub(super) values: BTreeMap<Key, Translated>,
-    /// It has its GPUs for itself unless somebody says otherwise.
+    /// It has its GPUs for itself unless `fgpu/policy` says otherwise.
     pub(super) alone: bool,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Asked<'a> {
     values: BTreeMap<Key, Given<'a>>,
     /// Whether an override says how much another container of the pod gets.
     pub(super) amount_elsewhere: bool,
-    /// Other systems' words ask for GPUs that nobody else has, if nobody says otherwise.
+    /// Other systems' words ask for GPUs that no other container has, unless `fgpu/policy` says otherwise.
     pub(super) alone: bool,
 }
 

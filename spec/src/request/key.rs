@@ -82,7 +82,7 @@ impl Key {
     }
 }
 
-/// The error for a key that nobody knows; `full` as it was written, `name` without prefix.
+/// The error for an unknown key; `full` as it was written, `name` without prefix.
 pub(super) fn unknown(full: &str, name: &str) -> Error {
     let message = if name == "grant" {
         format!("{} is not a key to set: fgpu writes fgpu/grant itself; remove it", escape_for_display(full))

@@ -1,7 +1,7 @@
 //! Which waiter may go before which on a GPU in MIG mode. The places of slices matter there, not how much is
 //! left.
 //!
-//! A place that the one ahead could get is free once those slices are gone that lie on it. The most that can
+//! A place that the one ahead could get is free once the slices that lie on it are gone. The most that can
 //! lie elsewhere by then is all the others. If there is a place for the one ahead then, with the new slices
 //! there as well, there is one whichever of the others are gone, too: fewer slices only leave more room. So
 //! one look for each place tells of every order of ends.
@@ -23,7 +23,7 @@ pub(super) fn effect(gpu: &Gpu, rules: &Rules, ahead: &Request, part: &Part<'_>)
     if !is_simple || part.added.exclusive {
         return delays;
     }
-    // What is kept goes as soon as somebody needs its place; the administrator's instances stay.
+    // A kept instance goes as soon as a request needs its place; the administrator's instances stay.
     let slots = part.slots.iter().filter(|slot| slot.holder != SlotHolder::Kept);
     let (leases, others): (Vec<_>, Vec<_>) = slots.partition(|slot| slot.holder == SlotHolder::Lease);
     let mut worst = Effect::None;

@@ -242,7 +242,7 @@ impl Contents {
     }
 }
 
-/// Reads what somebody else wrote; nothing in it is believed without a look at how long it is.
+/// Reads what a peer wrote; nothing in it is believed without a look at how long it is.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,

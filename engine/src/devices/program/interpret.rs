@@ -1,9 +1,9 @@
 //! Runs a device program without the kernel, which has no way to ask one: `BPF_PROG_TEST_RUN` knows no device
 //! programs.
 //!
-//! It is asked before anything is changed. What allows the devices already is left alone, and a cgroup that
-//! is not the container's, whose program therefore must not be changed, can be named when it is the one that
-//! refuses.
+//! It is asked before anything is changed. A program that allows the devices already is left alone. The
+//! program of a cgroup that is not the container's must not be changed; if it is the one that refuses, it can
+//! be named.
 
 use fgpu_spec::DeviceNode;
 

@@ -26,8 +26,8 @@ pub(crate) const REMEMBER: u64 = 10_000_000_000;
 /// long kernel among many short ones.
 pub(crate) const EVIDENCE: u64 = 4;
 
-/// The most GPU time that is paid for in advance. The other processes of the container wait until somebody
-/// sees that the kernel was shorter.
+/// The most GPU time that is paid for in advance. The other processes of the container wait until it is seen
+/// that the kernel was shorter.
 pub(crate) const MAX_PREPAID: u64 = 250_000_000;
 /// How long launches go without another look. A launch in between costs one reading of the clock.
 pub(crate) const RECHECK: u64 = 250_000;

@@ -95,7 +95,7 @@ fn amount(words: &Words<'_>, names: &Names, translation: &mut Translation) -> Re
     let first = [&count, &memory, &percent, &cores].into_iter().flatten().next();
     let Some(first) = first.map(|(_, written)| written.clone()) else { return Ok(()) };
     let whole_memory = memory.is_none() && percent.as_ref().is_none_or(|(number, _)| *number == 100);
-    // Nobody else is let onto such a GPU, whatever memory is left.
+    // No other container is let onto such a GPU, whatever memory is left.
     translation.alone |= match &cores {
         Some((percent, _)) => *percent == 100,
         None => whole_memory,

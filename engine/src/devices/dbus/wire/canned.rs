@@ -15,7 +15,7 @@ pub(in super::super::super) enum Canned {
     Error(&'static str),
 }
 
-/// The reply to a call, and a signal before it, which is nobody's reply.
+/// The reply to a call, and a signal before it, which is no reply.
 pub(in super::super::super) fn reply(serial: u32, canned: &Canned) -> Vec<u8> {
     let mut bytes = message(4, None, None, &Canned::Text("a signal"));
     let (kind, name) = match canned {

@@ -56,7 +56,7 @@ impl Lane {
         if now >= self.go_until.load(Ordering::Relaxed) || !self.is_at_work() {
             return false;
         }
-        // Entered before the next question, so that nobody takes the lane for idle in between.
+        // Entered before the next question, so that no thread takes the lane for idle in between.
         let before = self.calls.enter();
         let may = self.is_at_work() && before.admitted() < self.go_below.load(Ordering::Relaxed);
         if !may {
@@ -97,7 +97,7 @@ impl Lane {
                 },
                 Answer::Wait(nap) => nap,
             };
-            // Without a mark nobody can see the work end.
+            // Without a mark the end of the work cannot be seen.
             self.mark(now, grant, host, events);
             host.sleep(nap.clamp(1, MAX_NAP));
             now = host.now();

@@ -55,7 +55,7 @@ impl Span {
         (self.before, self.prepaid) = (grant.account.charged(), prepaid);
     }
 
-    /// Begins now, with marks whose beginning nobody saw.
+    /// Begins now, with marks whose beginning was not seen.
     pub(crate) fn begin_without_start(&mut self, now: u64, grant: &Grant<'_>) {
         (self.pending, self.from, self.charged, self.ended) = (false, now, 0, 0);
         self.before = grant.account.charged();

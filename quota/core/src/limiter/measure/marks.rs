@@ -242,7 +242,7 @@ impl Lane {
         self.mark_with(now, grant, None, why, host, events);
     }
 
-    /// Before a context ends: charges what has ended in it. Later nobody can ask how long that took.
+    /// Before a context ends: charges what has ended in it. Later it cannot be asked how long that took.
     pub fn before_close(&self, grant: &Grant<'_>, host: &impl Host, events: &impl Events) {
         self.before_next(|| Some(*grant), host, events);
         self.settle(host.now(), grant, host, events);

@@ -166,7 +166,7 @@ impl Lane {
         let span = held.value();
         if self.is_at_work() {
             let length = now.saturating_sub(span.from);
-            // In a blocked stream nobody has seen when the kernels began.
+            // In a blocked stream the beginning of the kernels was not seen.
             let kernels = self.in_flight().saturating_mul(self.average());
             let length = if span.pending { length.min(kernels) } else { length };
             span.charge(length, grant, self.credit(grant, true), self.average());

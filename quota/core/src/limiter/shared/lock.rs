@@ -16,7 +16,7 @@ const WAITS: usize = 1;
 
 /// A value that one thread at a time has. All zeros is a free lock.
 pub(crate) struct Lock<T> {
-    /// The thread that holds the value; 0: nobody.
+    /// The thread that holds the value; 0: none.
     holder: AtomicUsize,
     value: UnsafeCell<T>,
 }
