@@ -1,9 +1,9 @@
 //! Lives of a container with a CDI device: restarts, a reboot, and kills.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fgpu_lab::command::{run, shell, wait_until};
+use fgpu_lab::command::{Output, run, shell, wait_until};
 use fgpu_lab::inside::Test;
 use fgpu_lab::shuffle::Random;
 use fgpu_lab::{daemons, docker, node, process};
@@ -94,37 +94,55 @@ fn after_a_reboot_all_is_as_before() {
     assert_nothing_is_left();
 }
 
-/// Containers come and go, and meanwhile a process of one kind is killed at a random moment of each.
+/// A program that is killed: which of its processes in a container's life it may be, and how many microseconds after
+/// that one was seen.
+const KINDS: [(&str, u64, u64); 5] = [
+    ("/usr/bin/fgpu-hook", 2, 5_000),
+    ("/usr/sbin/runc", 3, 50_000),
+    ("/usr/bin/containerd-shim-runc-v2", 2, 300_000),
+    ("/usr/bin/containerd", 1, 500_000),
+    ("/usr/sbin/dockerd", 1, 500_000),
+];
+/// How often each is killed.
+const KILLS: usize = 4;
+
 fn nothing_is_left_after_any_kill() {
-    const KINDS: [&str; 5] = [
-        "/usr/bin/fgpu-hook",
-        "/usr/sbin/runc",
-        "/usr/bin/containerd-shim-runc-v2",
-        "/usr/bin/containerd",
-        "/usr/sbin/dockerd",
-    ];
     let mut random = Random::new(16);
-    for kind in KINDS {
-        let mut hits = 0;
-        for _ in 0..8 {
+    for (program, number, delay) in KINDS {
+        let mut kills = 0;
+        // One that has ended by then is not killed. A hook lives for some milliseconds.
+        for round in 0.. {
+            if kills == KILLS {
+                break;
+            }
+            assert!(round < 200, "{program} was killed {kills} times");
             let client = thread::spawn(|| with("busybox", &["0.5"]).command(["sleep", "0.2"]).try_start());
-            let mut done = false;
-            while !client.is_finished() && !done {
-                thread::sleep(Duration::from_micros(random.below(40_000)));
-                for process in process::running(kind, "") {
-                    let hit = random.below(3) == 0 && process::kill(process.pid);
-                    hits += usize::from(hit);
-                    // A daemon is not ended twice in one round: it has to be started again.
-                    done |= hit && kind.ends_with('d');
+            let mut wanted = random.below(number) + 1;
+            let mut seen = Vec::new();
+            let start = Instant::now();
+            // A lease may outlive a container whose hook was killed in an earlier round.
+            while wanted > 0 && node_is_busy(&client) && start.elapsed() < Duration::from_secs(10) {
+                let fresh = process::running(program, "").into_iter().find(|one| !seen.contains(&one.pid));
+                if let Some(process) = fresh {
+                    seen.push(process.pid);
+                    wanted -= 1;
                 }
+            }
+            if wanted == 0 {
+                thread::sleep(Duration::from_micros(random.below(delay)));
+                kills += usize::from(seen.pop().is_some_and(process::kill));
             }
             let _ = client.join().expect("the client ends");
             daemons::start();
         }
-        assert!(hits > 0, "no {kind} was hit");
         tidy();
         assert_nothing_is_left();
     }
+}
+
+/// Whether a client is at work, or the container that it started.
+fn node_is_busy(client: &thread::JoinHandle<Result<docker::Container, Output>>) -> bool {
+    !client.is_finished() || !node::leases().is_empty()
 }
 
 /// Ends what is left of containers after an engine was killed. A Docker that was killed while it started one may not
