@@ -92,6 +92,10 @@ fn engines_that_do_not_know_us() {
     fs::write(FILE, without.to_string()).expect("it can be written");
     reload_docker();
     wait_until("a Docker without fgpu", || !docker_knows_fgpu());
+    // It knows CDI devices.
+    assert_sound();
+    without["features"]["cdi"] = Value::Bool(false);
+    fs::write(FILE, without.to_string()).expect("it can be written");
     assert_mended("engine-not-wired", "fgpu setup docker");
     assert_mended("engine-not-restarted", "systemctl reload docker");
     wait_until("a Docker with fgpu", docker_knows_fgpu);
