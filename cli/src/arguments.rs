@@ -124,8 +124,8 @@ pub(crate) enum Command {
 
     /// Print the CDI file: devices by which Docker, Podman and containerd know shares
     ///
-    /// fgpu-cdi.service writes it to /run/cdi/fgpu.json at boot, and it is written anew when the GPUs change. Then
-    /// `docker run --device fgpu.dev/gpu=0.25` needs no other set-up.
+    /// fgpu-cdi.service writes it to /run/cdi/fgpu.json at boot, and it is written anew when the GPUs change.
+    /// Then `docker run --device fgpu.dev/gpu=0.25` needs no other set-up.
     Cdi {
         /// Write it to /run/cdi/fgpu.json (needs root)
         #[arg(long)]

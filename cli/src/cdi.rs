@@ -1,7 +1,8 @@
 //! `fgpu cdi`: the file by which engines know our CDI devices (Container Device Interface, SPEC.md).
 //!
 //! A device is two hooks. `createRuntime` has the device's name in its arguments and gives the container its
-//! share; `poststop` gives it back. The file has no amount but in those names, no grant and no path of a state.
+//! share; `poststop` gives it back. The file has no amount but in those names, no grant and no path of a
+//! state.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -25,8 +26,8 @@ const ENVIRONMENT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 
 /// Prints the file, or writes it to [`PATH`].
 ///
-/// There is one on each node, also where the configuration is wrong or no driver is loaded: without it an engine
-/// refuses the device before the hook can say why there is none.
+/// There is one on each node, also where the configuration is wrong or no driver is loaded: without it an
+/// engine refuses the device before the hook can say why there is none.
 ///
 /// # Errors
 /// `internal` if it cannot be written.

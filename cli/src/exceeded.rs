@@ -120,7 +120,8 @@ fn limits(node: &Node, leases: &[Lease]) -> Result<Vec<Limit>, Error> {
     Ok(leases.iter().flat_map(of).collect())
 }
 
-/// The processes on the GPUs of these leases. A driver that has no answer for a GPU now may have one in a second.
+/// The processes on the GPUs of these leases. A driver that has no answer for a GPU now may have one in a
+/// second.
 fn uses(nvml: &nvml::Nvml, leases: &[Lease]) -> Vec<Use> {
     let owners = Owners::of(leases);
     let mut gpus: Vec<&str> =

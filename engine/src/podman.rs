@@ -11,8 +11,8 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// The first Podman that keeps the two apart.
 const FIRST: (u32, u32) = (4, 6);
 
-/// Whether these annotations may be an image's: the Podman of this node is too old, or does not say its version.
-/// It is asked, which takes some 30 ms, only for a container of its own that has annotations for us.
+/// Whether these annotations may be an image's: the Podman of this node is too old, or does not say its
+/// version. It is asked, which takes some 30 ms, only for a container of its own that has annotations for us.
 pub(crate) fn may_be_of_an_image(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(MANAGER.0).is_some_and(|manager| manager == MANAGER.1)
         && annotations.keys().any(|key| key.starts_with("fgpu/"))

@@ -1,5 +1,5 @@
-//! The processes that a container that waits for room belongs to. When one of them has ended, the wait ends and
-//! its place in the queue is free.
+//! The processes that a container that waits for room belongs to. When one of them has ended, the wait ends
+//! and its place in the queue is free.
 //!
 //! | process | is gone when | known by |
 //! |---|---|---|

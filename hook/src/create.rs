@@ -60,11 +60,11 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the hook runs for.
 pub(crate) enum Called<'a> {
-    /// A hook's file, for this long. It must be shorter than the limit in the hook's definition, after which the
-    /// runtime kills the hook; `fgpu/wait` ends 5 s before it.
+    /// A hook's file, for this long. It must be shorter than the limit in the hook's definition, after which
+    /// the runtime kills the hook; `fgpu/wait` ends 5 s before it.
     Stage(Duration),
-    /// A CDI device of this name, for [`DEFAULT_TIMEOUT`] besides the longest wait of the node: its hooks have no
-    /// limit of their own.
+    /// A CDI device of this name, for [`DEFAULT_TIMEOUT`] besides the longest wait of the node: its hooks
+    /// have no limit of their own.
     Device(&'a str),
 }
 

@@ -247,8 +247,8 @@ fn with_config(runtime: &Runtime, words: &[&str], config: &str) -> std::process:
     unshare.env("PATH", format!("{}:/usr/bin:/bin", runtime.0.path().display())).output().unwrap()
 }
 
-/// A running container can be stopped under a broken configuration. Without a bundle, `create` leaves the error to
-/// the runtime.
+/// A running container can be stopped under a broken configuration. Without a bundle, `create` leaves the
+/// error to the runtime.
 #[test]
 fn a_container_can_be_stopped_under_a_broken_configuration() {
     let runtime = Runtime::new("echo \"real $*\"");

@@ -78,8 +78,8 @@ impl Document {
         self.view.annotations.clone()
     }
 
-    /// The names of the CDI devices of ours that the engine put into the spec, as they come: an engine may list
-    /// one several times.
+    /// The names of the CDI devices of ours that the engine put into the spec, as they come: an engine may
+    /// list one several times.
     ///
     /// # Errors
     /// [`Code::Internal`] when the hooks have another type than the OCI runtime specification gives them.

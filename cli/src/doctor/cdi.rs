@@ -71,7 +71,8 @@ fn docker(node: &Node, diagnosis: &mut Diagnosis, folder: &str) {
     }
 }
 
-/// Files of others with devices of our kind. Of two devices of one name in one folder an engine takes neither.
+/// Files of others with devices of our kind. Of two devices of one name in one folder an engine takes
+/// neither.
 fn others(node: &Node, diagnosis: &mut Diagnosis) {
     for folder in FOLDERS {
         for name in node.names(folder) {

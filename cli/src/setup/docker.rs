@@ -1,5 +1,5 @@
-//! Docker: a member of `runtimes` in `/etc/docker/daemon.json`, and `features.cdi` for a Docker that has CDI devices
-//! turned off unless it is told to.
+//! Docker: a member of `runtimes` in `/etc/docker/daemon.json`, and `features.cdi` for a Docker that has CDI
+//! devices turned off unless it is told to.
 
 use fgpu_spec::{Code, Error};
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! What `fgpu setup` made and may leave empty: files and folders that were not there before. An undo removes
 //! these once they are empty, and leaves what was there, an empty folder and a daemon.json of `{}` among it.
 //!
-//! The record has a path a line, or a path, `#` and a member that was set in that file. It goes with the last of
-//! them.
+//! The record has a path a line, or a path, `#` and a member that was set in that file. It goes with the last
+//! of them.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -128,8 +128,8 @@ pub(super) fn allowing(program: &[Instruction], nodes: &[DeviceNode]) -> Result<
 /// There are too many nodes.
 pub(super) fn forbidding(majors: &Majors, nodes: &[DeviceNode]) -> Result<Vec<Instruction>, Unfit> {
     let mut all = prelude(nodes)?;
-    // An access that comes here opens a character device that is none of the nodes, or makes one: r2 = access, r3 =
-    // major, r4 = minor.
+    // An access that comes here opens a character device that is none of the nodes, or makes one: r2 =
+    // access, r3 = major, r4 = minor.
     all.extend([
         Instruction::new(LOAD_WORD, 2, 1, 0, 0),
         Instruction::new(MOVE | 0x08, 3, 2, 0, 0),

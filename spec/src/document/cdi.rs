@@ -1,4 +1,5 @@
-//! CDI devices of ours. What an engine takes from their file is a hook, whose arguments have the device's name.
+//! CDI devices of ours. What an engine takes from their file is a hook, whose arguments have the device's
+//! name.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -43,8 +43,8 @@ impl<'a> Asked<'a> {
     /// names of its CDI devices.
     ///
     /// # Errors
-    /// [`Code::InvalidRequest`] for an unknown key of the pod or of this container, [`Code::Conflict`] for two
-    /// devices or one that says the same as an annotation, and as [`Translation::of`].
+    /// [`Code::InvalidRequest`] for an unknown key of the pod or of this container, [`Code::Conflict`] for
+    /// two devices or one that says the same as an annotation, and as [`Translation::of`].
     pub(super) fn of(
         annotations: &'a BTreeMap<String, String>,
         devices: &'a [String],

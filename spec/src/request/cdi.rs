@@ -9,8 +9,8 @@
 //! | `mig-auto`, `mig-1g.10gb`, `mig-1g.10gb.me` | `mig`; a profile's `+` is a `.` |
 //! | `2x0.5` | two GPUs, of each what is behind the `x` |
 //!
-//! A name has letters, digits, `_`, `-`, `.` and `:` (Container Device Interface, SPEC.md "CDI JSON Specification"), so
-//! there is no `/`, `+` or `%` in it. Docker splits at commas.
+//! A name has letters, digits, `_`, `-`, `.` and `:` (Container Device Interface, SPEC.md "CDI JSON
+//! Specification"), so there is no `/`, `+` or `%` in it. Docker splits at commas.
 
 use super::key::Key;
 use crate::{Code, Error, Inventory, escape_for_display};
@@ -71,8 +71,8 @@ pub(super) fn contradiction(one: &str, other: &str) -> Error {
     )
 }
 
-/// The names that a node's CDI file has, each once. Without an inventory they are those that need none, so that
-/// a container is told that there is no GPU, and not that there is no device.
+/// The names that a node's CDI file has, each once. Without an inventory they are those that need none, so
+/// that a container is told that there is no GPU, and not that there is no device.
 pub fn cdi_names(inventory: Option<&Inventory>, units_per_gpu: Option<u32>) -> Vec<String> {
     let twentieths = (1..=20).map(|twentieths: u32| {
         let hundredths = twentieths * 5;

@@ -88,8 +88,8 @@ impl Drop for Written {
     }
 }
 
-/// A container with all of them asks for contradictory amounts: an engine that could not read one name says that it
-/// does not know it, and our hook is not run.
+/// A container with all of them asks for contradictory amounts: an engine that could not read one name says
+/// that it does not know it, and our hook is not run.
 fn every_engine_knows_every_name() {
     let all = names();
     assert!(all.len() > 30, "{all:?}");

@@ -24,7 +24,8 @@ fn restarts_containers() -> bool {
     (numbers.next(), numbers.next()) >= (Some(28), Some(2))
 }
 
-/// A container that Docker starts again. A starting dockerd asks it to end first, and `sleep` heeds only SIGKILL.
+/// A container that Docker starts again. A starting dockerd asks it to end first, and `sleep` heeds only
+/// SIGKILL.
 fn restarting() -> docker::Container {
     with("busybox", &["0.75"])
         .options(["--restart", "always", "--stop-signal", "KILL"])
@@ -94,8 +95,8 @@ fn after_a_reboot_all_is_as_before() {
     assert_nothing_is_left();
 }
 
-/// A program that is killed: which of its processes in a container's life it may be, and how many microseconds after
-/// that one was seen.
+/// A program that is killed: which of its processes in a container's life it may be, and how many
+/// microseconds after that one was seen.
 const KINDS: [(&str, u64, u64); 5] = [
     ("/usr/bin/fgpu-hook", 2, 5_000),
     ("/usr/sbin/runc", 3, 50_000),
@@ -145,8 +146,8 @@ fn node_is_busy(client: &thread::JoinHandle<Result<docker::Container, Output>>) 
     !client.is_finished() || !node::leases().is_empty()
 }
 
-/// Ends what is left of containers after an engine was killed. A Docker that was killed while it started one may not
-/// be able to remove it until it has been started anew.
+/// Ends what is left of containers after an engine was killed. A Docker that was killed while it started one
+/// may not be able to remove it until it has been started anew.
 fn tidy() {
     wait_until("the end of the containers that were given up", || {
         run(["fgpu", "gc"]).ok();
