@@ -13,6 +13,7 @@ use crate::node::Node;
 use crate::output::{Output, json};
 use crate::quantity::bytes;
 use crate::screen::Look;
+use crate::setup::System;
 use crate::table::{Column, Table};
 
 /// Reads the inventory, or makes it anew first.
@@ -43,7 +44,9 @@ pub(crate) fn run(node: &Node, refresh: bool, as_json: bool) -> Result<Output, E
             Ok(seen) => warnings.extend(seen.iter().filter_map(|seen| unhealthy(&probe.inventory, seen))),
             Err(error) => warnings.push(format!("who uses the GPUs was not looked at: {}", error.message)),
         }
-        if let Err(error) = cdi::update(config, &probe.inventory) {
+        if let Err(error) =
+            System::new(None).and_then(|system| cdi::update(&system, config, &probe.inventory))
+        {
             warnings.push(format!("the CDI devices are those of before: {}", error.message));
         }
         (probe.inventory, warnings)

@@ -24,15 +24,23 @@ fn each_device_is_two_hooks_without_a_grant_or_a_time_limit() {
 }
 
 #[test]
-fn the_file_is_replaced_and_nothing_lies_beside_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("cdi/fgpu.json");
-    for text in ["one", "two"] {
-        store(&path, text).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), text);
-    }
-    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-    fs::create_dir(folder.path().join("taken.json")).unwrap();
-    assert!(store(&folder.path().join("taken.json"), "x").is_err());
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+fn a_changed_inventory_changes_our_own_file_only() {
+    let root = tempfile::tempdir().unwrap();
+    let system = System::new(Some(root.path())).unwrap();
+    let config = Config::default();
+    let inventory = crate::status::tests::inventory(Vec::new());
+    let update = || update(&system, &config, &inventory).unwrap();
+    update();
+    assert_eq!(system.read(PATH).unwrap(), None, "a node without the file stays without it");
+
+    let of_another_build = text(&config, None, "/opt/fgpu/fgpu-hook");
+    system.write(PATH, &of_another_build).unwrap();
+    update();
+    assert_eq!(system.read(PATH).unwrap().unwrap(), of_another_build);
+
+    let ours = system.program(HOOK);
+    let units = Config { units_per_gpu: Some(5), ..Config::default() };
+    system.write(PATH, &text(&units, None, &ours)).unwrap();
+    update();
+    assert_eq!(system.read(PATH).unwrap().unwrap(), text(&config, Some(&inventory), &ours));
 }

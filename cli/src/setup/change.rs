@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fgpu_spec::{Code, Error};
 
-use super::file::{System, write};
+use super::file::System;
 use super::{diff, made};
 
 /// A file as it is, and as it shall be. `None` is a file that is not there.
@@ -59,7 +59,7 @@ impl Change {
                 if let Some(Member::Set(member)) = self.member {
                     new.push(member.to_owned());
                 }
-                write(system, &self.path, text)?;
+                system.write(&self.path, text)?;
                 made::add(system, new)?;
                 match self.member {
                     Some(Member::Removed(member)) => made::remove(system, member),

@@ -42,13 +42,14 @@ pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
         }
         Wish::Do { runtime } => {
             let version = system.docker_version();
-            let with_runtime = edit.set_runtime(runtime, version)?;
-            let with_features = match needs_feature(version) {
-                true => Edit { system, text: &with_runtime }.set_feature()?,
-                false => None,
+            // Both are looked at before either is changed: what is wrong is told with the file's own line.
+            let is_undecided = needs_feature(version) && edit.get("features", "cdi")?.is_none();
+            let after = edit.set_runtime(runtime, version)?;
+            let after = match is_undecided {
+                true => Edit { system, text: &after }.with("features", "cdi", "true")?,
+                false => after,
             };
-            let member = with_features.is_some().then_some(Member::Set(CDI));
-            let after = with_features.unwrap_or(with_runtime);
+            let member = is_undecided.then_some(Member::Set(CDI));
             (Some(if text.is_none() { after + "\n" } else { after }), member)
         }
     };
@@ -101,14 +102,6 @@ impl Edit<'_> {
             false => format!("{{ \"runtimeType\": \"{SHIM}\" }}"),
         };
         self.with("runtimes", "fgpu", &value)
-    }
-
-    /// The text with `features.cdi`; `None` if that is set, be it to `false`.
-    fn set_feature(&self) -> Result<Option<String>, Error> {
-        match self.get("features", "cdi")? {
-            Some(_) => Ok(None),
-            None => self.with("features", "cdi", "true").map(Some),
-        }
     }
 
     /// The text without our runtime; `None` if nothing is left.
@@ -227,9 +220,20 @@ fn refuse_old_docker(version: Option<Version>) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn edited(text: &str, edit: impl Fn(&Edit<'_>) -> Result<Option<String>, Error>) -> Option<String> {
+    /// daemon.json as it is set up for a Docker of this version.
+    fn planned(version: &str, text: &str) -> Result<String, Error> {
         let root = tempfile::tempdir().unwrap();
-        edit(&Edit { system: &System::new(Some(root.path())).unwrap(), text }).unwrap()
+        let system = System::new(Some(root.path())).unwrap();
+        system.docker.set(Version::find(version)).unwrap();
+        system.write(PATH, text).unwrap();
+        let plan = plan(&system, Wish::Do { runtime: false })?;
+        Ok(plan.changes.into_iter().next().unwrap().after.unwrap())
+    }
+
+    fn without_feature(text: &str) -> Option<String> {
+        let root = tempfile::tempdir().unwrap();
+        let system = System::new(Some(root.path())).unwrap();
+        Edit { system: &system, text }.without("features", "cdi", |value, _| Ok(value == "true")).unwrap()
     }
 
     #[test]
@@ -240,18 +244,21 @@ mod tests {
             "{ \"debug\": true }",
             "{\"runtimes\": {}}",
         ] {
-            let with = edited(text, |edit| edit.set_feature()).unwrap();
+            let with = planned("26.1.5", text).unwrap();
             let value: Value = serde_json::from_str(&with).unwrap();
             assert_eq!(value["features"]["cdi"], true);
-            let back = edited(&with, |edit| edit.without("features", "cdi", |value, _| Ok(value == "true")));
-            assert_eq!(back.as_deref().unwrap_or("{}"), text);
+            assert_eq!(without_feature(&with).unwrap(), planned("28.2.0", text).unwrap());
         }
         for decided in ["true", "false"] {
-            assert_eq!(
-                edited(&format!("{{\"features\": {{\"cdi\": {decided}}}}}"), |edit| edit.set_feature()),
-                None
-            );
+            let text = format!("{{\"features\": {{\"cdi\": {decided}}}}}");
+            assert_eq!(planned("26.1.5", &text).unwrap(), planned("28.2.0", &text).unwrap());
         }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_the_line_of_the_file() {
+        let error = planned("26.1.5", "{\n  \"features\": 5\n}").unwrap_err();
+        assert!(error.message.contains("daemon.json:2: "), "{error}");
     }
 
     #[test]

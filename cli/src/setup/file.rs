@@ -1,5 +1,6 @@
 //! The files that `fgpu setup` reads and changes.
 
+use std::cell::OnceCell;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -7,11 +8,15 @@ use std::path::{Path, PathBuf};
 
 use fgpu_spec::{Code, Error};
 
+use crate::version::Version;
+
 /// The node that is set up: this one, or an image of one below a directory.
 pub(crate) struct System {
     root: PathBuf,
     /// Where our programs are, as the node sees it.
     programs: PathBuf,
+    /// What [`System::docker_version`] found.
+    pub(super) docker: OnceCell<Option<Version>>,
 }
 
 impl System {
@@ -23,12 +28,12 @@ impl System {
     pub(crate) fn new(root: Option<&Path>) -> Result<Self, Error> {
         if let Some(root) = root {
             let root = fs::canonicalize(root).map_err(|error| Error::io("open", root, &error))?;
-            return Ok(Self { root, programs: "/usr/bin".into() });
+            return Ok(Self { root, programs: "/usr/bin".into(), docker: OnceCell::new() });
         }
         let own = Path::new("/proc/self/exe");
         let program = fs::read_link(own).map_err(|error| Error::io("read", own, &error))?;
         let programs = program.parent().unwrap_or(Path::new("/usr/bin")).to_owned();
-        Ok(Self { root: "/".into(), programs })
+        Ok(Self { root: "/".into(), programs, docker: OnceCell::new() })
     }
 
     /// Whether it is the node that this program runs on.
@@ -147,40 +152,44 @@ impl System {
         Ok(files)
     }
 
+    /// Writes a file of the node, all or nothing, with the mode and owner of the one before it (else 0644).
+    /// A link is followed.
+    ///
+    /// # Errors
+    /// `internal` if it cannot be written or leads outside of the node.
+    pub(crate) fn write(&self, path: &str, text: &str) -> Result<(), Error> {
+        let (root, place) = (self.root.as_path(), self.place(path));
+        let failed = |error: io::Error| Error::io("write", &place, &error);
+        let parent = place.parent().unwrap_or(root);
+        fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
+        // The rename would replace a link, so it is followed first; the file may not be there yet.
+        let parent = fs::canonicalize(parent).map_err(failed)?;
+        let target = match fs::canonicalize(&place) {
+            Ok(target) => target,
+            Err(_) => parent.join(place.file_name().unwrap_or_default()),
+        };
+        if !target.starts_with(root) {
+            let reason =
+                format!("{} leads to {}, outside of {}", place.display(), target.display(), root.display());
+            return Err(Error::new(Code::Internal, reason));
+        }
+        let directory = target.parent().unwrap_or(root);
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        // Neither `.json` nor `.conf` at its end: no program reads it while it is there.
+        let temporary = directory.join(format!(".{name}.fgpu-{}", std::process::id()));
+        let written = replace(&temporary, &target, text).and_then(|()| File::open(directory)?.sync_all());
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        written.map_err(failed)
+    }
+
     /// An error in a file; `line` 0 is the whole of it.
     pub(crate) fn wrong(&self, path: &str, line: usize, reason: &str) -> Error {
         let place = self.shown(path);
         let place = if line == 0 { place } else { format!("{place}:{line}") };
         Error::new(Code::Internal, format!("{place}: {reason}; nothing was changed"))
     }
-}
-
-/// Writes a file of the node, all or nothing.
-pub(super) fn write(system: &System, path: &str, text: &str) -> Result<(), Error> {
-    let (root, place) = (system.root.as_path(), system.place(path));
-    let failed = |error: io::Error| Error::io("write", &place, &error);
-    let parent = place.parent().unwrap_or(root);
-    fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
-    // The rename would replace a link, so it is followed first; the file may not be there yet.
-    let parent = fs::canonicalize(parent).map_err(failed)?;
-    let target = match fs::canonicalize(&place) {
-        Ok(target) => target,
-        Err(_) => parent.join(place.file_name().unwrap_or_default()),
-    };
-    if !target.starts_with(root) {
-        let reason =
-            format!("{} leads to {}, outside of {}", place.display(), target.display(), root.display());
-        return Err(Error::new(Code::Internal, reason));
-    }
-    let directory = target.parent().unwrap_or(root);
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    // Neither `.json` nor `.conf` at its end: no program reads it while it is there.
-    let temporary = directory.join(format!(".{name}.fgpu-{}", std::process::id()));
-    let written = replace(&temporary, &target, text).and_then(|()| File::open(directory)?.sync_all());
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written.map_err(failed)
 }
 
 fn replace(temporary: &Path, target: &Path, text: &str) -> io::Result<()> {

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use fgpu_spec::Error;
 
-use super::file::{System, write};
+use super::file::System;
 
 /// The record.
 const PATH: &str = "/etc/fgpu/setup.made";
@@ -92,5 +92,5 @@ pub(super) fn sweep(system: &System) -> Result<(), Error> {
 
 fn store(system: &System, paths: &BTreeSet<String>) -> Result<(), Error> {
     let lines: String = paths.iter().map(|path| format!("{path}\n")).collect();
-    write(system, PATH, &format!("{TITLE}{lines}"))
+    system.write(PATH, &format!("{TITLE}{lines}"))
 }

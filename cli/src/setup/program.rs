@@ -47,8 +47,8 @@ impl System {
         text.lines().next().map(str::to_owned)
     }
 
-    /// The version of Docker, if it is there and answers in time.
+    /// The version of Docker, if it is there and answers in time. It is asked once.
     pub(crate) fn docker_version(&self) -> Option<Version> {
-        Version::find(&self.say("dockerd", &["--version"])?)
+        *self.docker.get_or_init(|| Version::find(&self.say("dockerd", &["--version"])?))
     }
 }
