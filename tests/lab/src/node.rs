@@ -221,6 +221,26 @@ fn write(path: &str, text: &str) {
     fs::write(path, text).unwrap_or_else(|error| panic!("cannot write {path}: {error}"));
 }
 
+/// A file that is as it was before when this is dropped, so that a test that fails leaves it to the next one.
+#[derive(Debug)]
+pub struct Kept {
+    path: &'static str,
+    text: String,
+}
+
+/// Keeps a file's text.
+#[track_caller]
+pub fn keep(path: &'static str) -> Kept {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
+    Kept { path, text }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        write(self.path, &self.text);
+    }
+}
+
 /// Another simulated node than the usual one; that is there again when this is dropped.
 pub struct Simulated(());
 

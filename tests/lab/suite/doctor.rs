@@ -86,8 +86,9 @@ fn sound_node_has_nothing_to_mend() {
 fn engines_that_do_not_know_us() {
     let installed = sound_node();
     const FILE: &str = "/etc/docker/daemon.json";
-    let usual = fs::read_to_string(FILE).expect("the lab configures Docker");
-    let mut without: Value = serde_json::from_str(&usual).expect("it is JSON");
+    let usual = node::keep(FILE);
+    let text = fs::read_to_string(FILE).expect("the lab configures Docker");
+    let mut without: Value = serde_json::from_str(&text).expect("it is JSON");
     without["runtimes"].as_object_mut().expect("runtimes").remove("fgpu");
     fs::write(FILE, without.to_string()).expect("it can be written");
     reload_docker();
@@ -100,7 +101,7 @@ fn engines_that_do_not_know_us() {
     assert_mended("engine-not-restarted", "systemctl reload docker");
     wait_until("a Docker with fgpu", docker_knows_fgpu);
     assert_sound();
-    fs::write(FILE, usual).expect("it can be written");
+    drop(usual);
 
     drop(installed);
     assert_mended("engine-not-wired", "fgpu setup podman");
