@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fgpu_allocator::{Held, Process, Rules, Store, place};
 use fgpu_spec::{Policy, Request, Tier};
-use node::{claim, inventory, request};
+use node::{applicant, inventory, request};
 
 /// Time by the clock, and that of this thread on a processor: on a machine with other work they differ.
 struct Times(Vec<Duration>, Vec<Duration>);
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let small = request(&format!("0.{ppm:06}"))?;
     let spread = Request { policy: Policy::Spread, ..small.clone() };
     for number in 0..leases {
-        let lease = store.reserve(&inventory, &rules, &spread, &[Tier::Quota], &claim(maker, number))?;
+        let lease = store.reserve(&inventory, &rules, &spread, &[Tier::Quota], &applicant(maker, number))?;
         store.activate(&lease.grant.nonce, Some(maker), Some(format!("/docker/{}", lease.key.id)))?;
     }
     let bytes = std::fs::metadata(dir.path().join("allocations.json"))?.len();
@@ -67,8 +67,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let (mut reserved, mut released) = (Times(vec![], vec![]), Times(vec![], vec![]));
     for number in 0..rounds {
-        let claim = claim(maker, leases + number);
-        let lease = reserved.of(|| store.reserve(&inventory, &rules, &small, &[Tier::Quota], &claim))?;
+        let applicant = applicant(maker, leases + number);
+        let lease = reserved.of(|| store.reserve(&inventory, &rules, &small, &[Tier::Quota], &applicant))?;
         released.of(|| store.release(&lease.grant.nonce))?.ok_or("somebody else released it")?;
     }
     reserved.print("reserve");

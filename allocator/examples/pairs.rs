@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use fgpu_allocator::{Process, Rules, Store};
 use fgpu_spec::Tier;
-use node::{claim, inventory, request};
+use node::{applicant, inventory, request};
 
 const WORKER: &str = "FGPU_PAIRS_WORKER";
 
@@ -29,7 +29,7 @@ fn work(dir: &Path, pairs: u64) -> Result<(), Box<dyn Error>> {
     println!();
     std::io::stdin().read_to_end(&mut Vec::new())?;
     for number in 0..pairs {
-        let lease = store.reserve(&inventory, &rules, &request, &[Tier::Quota], &claim(maker, number))?;
+        let lease = store.reserve(&inventory, &rules, &request, &[Tier::Quota], &applicant(maker, number))?;
         store.release(&lease.grant.nonce)?.ok_or("somebody else released it")?;
     }
     Ok(())
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             &Rules::default(),
             &request("0.01")?,
             &[Tier::Quota],
-            &claim(maker, number),
+            &applicant(maker, number),
         )?;
         store.activate(&lease.grant.nonce, Some(maker), Some(format!("/docker/{}", lease.key.id)))?;
     }

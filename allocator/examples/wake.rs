@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use fgpu_allocator::{Process, Rules, Store, Ticket, Turn, look_again};
 use fgpu_spec::Tier;
 use nix::time::{ClockId, clock_gettime};
-use node::{claim, inventory, request};
+use node::{applicant, inventory, request};
 
 const WAITER: &str = "FGPU_WAKE_WAITER";
 
@@ -32,11 +32,11 @@ fn now() -> Result<i64, Box<dyn Error>> {
 fn wait(dir: &Path, number: &str) -> Result<(), Box<dyn Error>> {
     let (store, inventory, rules, request) =
         (Store::open(dir)?, inventory(1), Rules::default(), request("1")?);
-    let claim = claim(Process::current()?, number.parse()?);
-    let mut ticket = Ticket::new(claim.maker);
+    let applicant = applicant(Process::current()?, number.parse()?);
+    let mut ticket = Ticket::new(applicant.maker);
     let mut has_said = false;
     let lease = loop {
-        match store.reserve_or_wait(&inventory, &rules, &request, &[Tier::Quota], &claim, &mut ticket)? {
+        match store.reserve_or_wait(&inventory, &rules, &request, &[Tier::Quota], &applicant, &mut ticket)? {
             Turn::Granted(lease) => break lease,
             Turn::Waiting { position, .. } => {
                 if !has_said {
@@ -82,8 +82,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::Builder::new().prefix("fgpu-wake-").tempdir_in(&parent)?;
 
     let store = Store::open(dir.path())?;
-    let claim = claim(Process::current()?, 0);
-    let first = store.reserve(&inventory(1), &Rules::default(), &request("1")?, &[Tier::Quota], &claim)?;
+    let applicant = applicant(Process::current()?, 0);
+    let first =
+        store.reserve(&inventory(1), &Rules::default(), &request("1")?, &[Tier::Quota], &applicant)?;
     let children = (0..waiters).map(|number| start(dir.path(), number)).collect::<Result<Vec<_>, _>>()?;
     let mut before = now()?;
     store.release(&first.grant.nonce)?.ok_or("somebody else released it")?;

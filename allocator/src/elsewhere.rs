@@ -27,12 +27,15 @@ impl Store {
     /// When it cannot be told; the lease must stay.
     pub(crate) fn judge(&self, lease: &Lease) -> io::Result<Life> {
         match (lease.pid_namespace, self.pid_namespace) {
-            (Some(there), Some(here)) if there != here => self.judge_from(here, there),
+            // One with an anchor depends on no process.
+            (Some(there), Some(here)) if there != here && lease.anchor.is_none() => {
+                self.judge_from(here, there)
+            }
             _ => liveness::judge(&self.host, lease, &self.pid_file(&lease.grant.nonce)),
         }
     }
 
-    /// Where a runtime may write the init's pid, besides [`Claim::pid_file`](crate::Claim::pid_file): in the
+    /// Where a runtime may write the init's pid, besides [`Applicant::pid_file`](crate::Applicant::pid_file): in the
     /// grant's folder, which the program that uses it makes. A file that names no pid says that there is an
     /// init, and not which: the lease stays.
     pub fn pid_file(&self, nonce: &Nonce) -> PathBuf {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fgpu_spec::{Compute, Grant, GrantedGpu, Nonce, Seen, Tier};
 use serde::{Deserialize, Serialize};
 
-use crate::Process;
+use crate::{Anchor, Process};
 
 /// Names a container: the runtime's namespace (`moby`, `k8s.io`, …) and the id in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ impl Key {
 
 /// The container and the process that ask for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
+pub struct Applicant {
     /// The container.
     pub key: Key,
     /// Its bundle, for people; the lease's life does not depend on it.
@@ -51,6 +51,8 @@ pub enum State {
     Reserving,
     /// The container runs.
     Active,
+    /// Its anchor is no process, and any number of containers use it ([`Lease::anchor`]).
+    Claimed,
     /// The container is gone, and what the driver holds for it is still to be undone
     /// ([`crate::DriverPart::finish`]).
     Releasing,
@@ -61,7 +63,7 @@ pub enum State {
 impl State {
     /// Whether a container has it, or is about to.
     pub fn is_held(self) -> bool {
-        matches!(self, Self::Reserving | Self::Active)
+        matches!(self, Self::Reserving | Self::Active | Self::Claimed)
     }
 }
 
@@ -101,6 +103,8 @@ pub struct Lease {
     pub trouble: Option<String>,
     /// Since when it is [`State::Kept`]: CLOCK_BOOTTIME in ns.
     pub kept: Option<u64>,
+    /// What it ends with, in [`State::Claimed`] and after it.
+    pub anchor: Option<Anchor>,
 }
 
 /// The administrator's rules, and what of the GPUs no lease tells.
@@ -164,6 +168,8 @@ struct Line<'a> {
     trouble: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kept: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    anchor: Option<&'a Anchor>,
 }
 
 /// The same, read back.
@@ -191,6 +197,7 @@ struct OwnedLine {
     cgroup: Option<String>,
     trouble: Option<String>,
     kept: Option<u64>,
+    anchor: Option<Anchor>,
 }
 
 impl Serialize for Lease {
@@ -216,6 +223,7 @@ impl Serialize for Lease {
             cgroup: self.cgroup.as_deref(),
             trouble: self.trouble.as_deref(),
             kept: self.kept,
+            anchor: self.anchor.as_ref(),
         }
         .serialize(serializer)
     }
@@ -242,6 +250,7 @@ impl<'de> Deserialize<'de> for Lease {
             request: line.request,
             trouble: line.trouble,
             kept: line.kept,
+            anchor: line.anchor,
         })
     }
 }

@@ -21,13 +21,16 @@
 
 #![forbid(unsafe_code)]
 
+mod anchor;
 mod capacity;
 mod choose;
+mod claimed;
 mod decision;
 mod deleted;
 mod elsewhere;
 mod error;
 mod file;
+
 mod holding;
 mod host;
 mod image;
@@ -55,13 +58,14 @@ mod tiers;
 mod waiter;
 mod words;
 
+pub use anchor::{Anchor, ResourceClaim};
 pub use capacity::{Held, Holder};
 pub use decision::{Decision, GpuReport, Placement, Refusal, Verdict};
 pub use error::Error;
 pub use file::OWN;
 pub use holding::Holding;
 pub use host::Host;
-pub use lease::{Claim, Key, Lease, Rules, State};
+pub use lease::{Applicant, Key, Lease, Rules, State};
 pub use lock::holder;
 pub use look::may_hold;
 pub use mig::seen::{DriverLock, Foreign, Slices};

@@ -3,6 +3,7 @@
 //! | known | the lease lives while |
 //! |---|---|
 //! | init | init runs, or its cgroup has a process |
+//! | an anchor | always: the program that knows of its end gives it back |
 //! | only the maker | the maker runs, or a pid file names a process that can be the container's init, or the cgroup has a process |
 //!
 //! Pid files are the grant's own ([`crate::Store::pid_file`]), and the one that the lease names. A process is
@@ -42,6 +43,9 @@ pub(crate) enum Life {
 /// # Errors
 /// When it cannot be told; the lease must stay.
 pub(crate) fn judge(host: &Host, lease: &Lease, own: &Path) -> io::Result<Life> {
+    if lease.anchor.is_some() {
+        return Ok(Life::Alive);
+    }
     match lease.init {
         Some(init) if host.is_alive(init)? => return Ok(Life::Alive),
         Some(_) => {}

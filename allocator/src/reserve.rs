@@ -9,7 +9,9 @@ use crate::image::{self, Damage, Draft, Image};
 use crate::liveness::Life;
 use crate::refusal::Case;
 use crate::store::{end_of, new_nonce};
-use crate::{Change, Claim, Error, Lease, Rules, Slot, State, Store, Ticket, Waiter, host, queue, refusal};
+use crate::{
+    Anchor, Applicant, Change, Error, Lease, Rules, Slot, State, Store, Ticket, Waiter, host, queue, refusal,
+};
 
 /// What a request would get.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub(crate) enum Stand<'a> {
     Aside,
     /// It waits, or would like to; it takes a place if it has none and is refused.
     Waits(&'a mut Ticket),
+    /// It is ahead of all that wait, and held by this.
+    Decided(&'a Anchor),
 }
 
 impl Stand<'_> {
@@ -83,7 +87,7 @@ impl Stand<'_> {
 }
 
 impl Store {
-    /// Gives `claim` what `request` asks, in the first of `tiers` that has room for it, or says why not.
+    /// Gives `applicant` what `request` asks, in the first of `tiers` that has room for it, or says why not.
     ///
     /// If there is no room, the leases of the dead are freed and it is tried once more. Dead leases of the
     /// same container are freed in any case: a restarted container has one lease.
@@ -97,14 +101,14 @@ impl Store {
         rules: &Rules,
         request: &Request,
         tiers: &[Tier],
-        claim: &Claim,
+        applicant: &Applicant,
     ) -> Result<Lease, fgpu_spec::Error> {
         let nonce = new_nonce()?;
         let ask = self.ask(inventory, rules, request, tiers)?;
-        let key = image::key_head(&claim.key);
+        let key = image::key_head(&applicant.key);
         let (mut swept_key, mut swept_all) = (false, false);
         loop {
-            match self.attempt(&ask, claim, nonce, (!swept_key).then_some(&key), Stand::Aside)? {
+            match self.attempt(&ask, applicant, nonce, (!swept_key).then_some(&key), Stand::Aside)? {
                 Attempt::Done(lease) => {
                     self.tell(Change::Granted(&lease));
                     return Ok(*lease);
@@ -138,7 +142,7 @@ impl Store {
     pub(crate) fn attempt(
         &self,
         ask: &Ask<'_>,
-        claim: &Claim,
+        applicant: &Applicant,
         nonce: Nonce,
         same_key: Option<&Vec<u8>>,
         mut stand: Stand<'_>,
@@ -155,11 +159,15 @@ impl Store {
         if sums.same_key {
             return Ok(Attempt::SameKey);
         }
-        let (tier, decision, passed) = queue::decide(ask, &image, &sums, place).map_err(damaged)?;
+        let ahead = if let Stand::Decided(_) = stand { Some(0) } else { place };
+        let (tier, decision, passed) = queue::decide(ask, &image, &sums, ahead).map_err(damaged)?;
         match &decision.outcome {
             Ok(placement) => {
-                let mut lease = lease(ask, claim, nonce, tier, placement.clone());
+                let mut lease = lease(ask, applicant, nonce, tier, placement.clone());
                 lease.pid_namespace = self.pid_namespace;
+                if let Stand::Decided(anchor) = stand {
+                    (lease.state, lease.anchor) = (State::Claimed, Some(anchor.clone()));
+                }
                 let taken = self.driver_part().take_kept(&image, &mut lease)?;
                 let line = image::line(&lease, &self.boot)?;
                 let passed = queue::count_passes(&image, &passed, &self.boot).map_err(damaged)?;
@@ -169,7 +177,7 @@ impl Store {
                 self.files.replace(&lock, &draft)?;
                 match stand {
                     Stand::Waits(ticket) => self.queue().left(lock, &image, ticket),
-                    Stand::Aside => {
+                    Stand::Aside | Stand::Decided(_) => {
                         drop(lock);
                         self.queue().wake_first(&image, None);
                     }
@@ -181,7 +189,7 @@ impl Store {
                     && ticket.place.is_none()
                     && refusal.is_passing()
                 {
-                    self.queue().join(&lock, &image, ask, claim, ticket)?;
+                    self.queue().join(&lock, &image, ask, applicant, ticket)?;
                     place = Some(image.waiters().count());
                 }
                 // Nothing else is written: the words can be made without the lock.
@@ -231,7 +239,7 @@ impl Store {
         let dead = |lease: &Lease| matches!(self.judge(lease), Ok(Life::Dead));
         // A dead container's instances are destroyed before a request is refused.
         leases.retain(|lease| match lease.state {
-            State::Reserving | State::Active => !dead(lease),
+            State::Reserving | State::Active | State::Claimed => !dead(lease),
             State::Releasing => lease.trouble.is_some(),
             State::Kept => true,
         });
@@ -253,20 +261,20 @@ impl Store {
     }
 }
 
-fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, tier: Tier, placement: Placement) -> Lease {
+fn lease(ask: &Ask<'_>, applicant: &Applicant, nonce: Nonce, tier: Tier, placement: Placement) -> Lease {
     let Placement { gpus, exclusive, notes, why: _ } = placement;
     // A slice has its SMs to itself, whether or not they were asked for.
     let compute = if tier == Tier::Mig { Compute::Cap } else { ask.request.compute };
     Lease {
-        key: claim.key.clone(),
+        key: applicant.key.clone(),
         grant: Grant { nonce, tier, compute, gpus, notes },
         state: State::Reserving,
         owner: ask.request.owner.clone(),
         exclusive,
-        bundle: claim.bundle.clone(),
-        maker: claim.maker,
+        bundle: applicant.bundle.clone(),
+        maker: applicant.maker,
         pid_namespace: None,
-        pid_file: claim.pid_file.clone(),
+        pid_file: applicant.pid_file.clone(),
         init: None,
         cgroup: None,
         created: host::boottime(),
@@ -274,5 +282,6 @@ fn lease(ask: &Ask<'_>, claim: &Claim, nonce: Nonce, tier: Tier, placement: Plac
         request: ask.request.text.clone(),
         trouble: None,
         kept: None,
+        anchor: None,
     }
 }

@@ -74,7 +74,7 @@ impl Store {
     ) -> Result<bool, Error> {
         self.change(nonce, |lease| {
             let held = lease.state.is_held();
-            if held {
+            if held && lease.anchor.is_none() {
                 lease.state = State::Active;
                 lease.init = init.or(lease.init);
                 lease.cgroup = cgroup.or(lease.cgroup.take());
@@ -83,8 +83,8 @@ impl Store {
         })
     }
 
-    /// Ends a lease and removes its container's folder. Idempotent; `None` if there is no such lease (any
-    /// more).
+    /// Ends a container's lease and removes its folder. Idempotent; `None` if there is no such lease (any
+    /// more), or if it has an anchor: it is not one container's to end.
     ///
     /// One in which the driver has a part becomes [`State::Releasing`] instead, and is returned so: it goes
     /// with [`crate::DriverPart::finish`].
@@ -92,6 +92,18 @@ impl Store {
     /// # Errors
     /// As [`Error`] says; then the lease is still there.
     pub fn release(&self, nonce: &Nonce) -> Result<Option<Lease>, Error> {
+        self.release_if(nonce, |lease| lease.anchor.is_none())
+    }
+
+    /// [`Store::release`] for a lease with an anchor as well.
+    ///
+    /// # Errors
+    /// As [`Store::release`].
+    pub fn release_held(&self, nonce: &Nonce) -> Result<Option<Lease>, Error> {
+        self.release_if(nonce, |_| true)
+    }
+
+    fn release_if(&self, nonce: &Nonce, may_end: impl Fn(&Lease) -> bool) -> Result<Option<Lease>, Error> {
         let released = {
             let lock = self.files.lock(&self.host)?;
             let image = self.read_locked(&lock)?;
@@ -99,7 +111,7 @@ impl Store {
                 None => None,
                 Some(old) => {
                     let lease = image::lease(old).map_err(|damage| self.damaged(&lock, damage))?;
-                    if !lease.state.is_held() {
+                    if !lease.state.is_held() || !may_end(&lease) {
                         return Ok(None);
                     }
                     let mut ends: Ends<'_> = Vec::new();

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fgpu_allocator::{Claim, Key, Process, Rules, Store};
+use fgpu_allocator::{Applicant, Key, Process, Rules, Store};
 use fgpu_spec::{Defaults, Inventory, Nonce, Request, Tier};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -115,14 +115,16 @@ impl Node {
             annotations.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
         let init = Process::of(process.id().cast_signed()).unwrap();
-        let claim = Claim {
+        let applicant = Applicant {
             key: Key { namespace: "test".into(), id: id.into() },
             bundle: "/".into(),
             maker: init,
             pid_file: None,
         };
-        let lease =
-            self.store.reserve(&self.inventory, &Rules::default(), &request, &[Tier::Quota], &claim).unwrap();
+        let lease = self
+            .store
+            .reserve(&self.inventory, &Rules::default(), &request, &[Tier::Quota], &applicant)
+            .unwrap();
         let nonce = lease.grant.nonce;
         fs::create_dir_all(self.store.container_dir(&nonce)).unwrap();
         assert!(self.store.activate(&nonce, Some(init), Some(name)).unwrap());

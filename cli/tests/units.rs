@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fgpu_allocator::{Claim, Key, Process, Rules, Store};
+use fgpu_allocator::{Applicant, Key, Process, Rules, Store};
 use fgpu_spec::{Defaults, Gpu, Inventory, Nonce, Request, Tier};
 
 const FGPU: &str = env!("CARGO_BIN_EXE_fgpu");
@@ -69,13 +69,13 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
     let annotations = [("fgpu/fraction".to_owned(), "0.25".to_owned())].into();
     let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
     let bundle = format!("/var/lib/containers/storage/overlay-containers/{id}/userdata");
-    let claim = Claim {
+    let applicant = Applicant {
         key: Key { namespace: bundle.clone(), id: id.into() },
         bundle: bundle.into(),
         maker,
         pid_file: None,
     };
-    let lease = store.reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &claim).unwrap();
+    let lease = store.reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &applicant).unwrap();
     let folder = store.container_dir(&lease.grant.nonce);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("ledger"), [0; 4096]).unwrap();

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Key, Process, Store};
+use fgpu_allocator::{Applicant, Key, Process, Store};
 use fgpu_spec::{Document, Error};
 
 use crate::config::Config;
@@ -48,7 +48,7 @@ pub fn prepare_bundle(
 ) -> Result<Option<Given>, Error> {
     let path = container.config.clone().unwrap_or_else(|| container.bundle.join("config.json"));
     let mut document = Document::parse(&bundle::read(&path)?)?;
-    let claim = Claim {
+    let applicant = Applicant {
         key: Key { namespace: container.namespace.into(), id: container.id.into() },
         bundle: container.bundle.into(),
         maker: container.maker,
@@ -62,7 +62,7 @@ pub fn prepare_bundle(
         guard: || Ok(()),
         write: |document: &Document| bundle::replace(&path, &document.to_string()),
     };
-    prepare(config, &claim, &mut document, &mut edit)
+    prepare(config, &applicant, &mut document, &mut edit)
 }
 
 /// The delivery by an edited spec.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use std::path::{Path, PathBuf};
 
-use fgpu_allocator::{Claim, Lease, Store};
+use fgpu_allocator::{Applicant, Lease, Store};
 use fgpu_spec::{
     Code, Compute, Document, Error, Inventory, Isolation, Nonce, Plan, Request, Tier, Vocabulary,
 };
@@ -114,7 +114,7 @@ pub fn reserve<Guard>(
     config: &Config,
     store: &Store,
     request: &Request,
-    claim: &Claim,
+    applicant: &Applicant,
     patience: &Patience,
     mut guard: impl FnMut() -> Result<Guard, Error>,
 ) -> Result<(Granted, Guard), Error> {
@@ -133,7 +133,8 @@ pub fn reserve<Guard>(
     while places < MOST_PLACES {
         let left = request.wait.min(patience.longest).saturating_sub(started.elapsed());
         let wait = if looked { left } else { Duration::ZERO };
-        let (lease, guard) = match wait::until_room(store, &ask, claim, wait, &patience.watch, &mut guard) {
+        let (lease, guard) = match wait::until_room(store, &ask, applicant, wait, &patience.watch, &mut guard)
+        {
             Err(error) if !looked && is_short(&error) => {
                 looked = true;
                 driver_step::make_room(config, store)?;

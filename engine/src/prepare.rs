@@ -9,7 +9,7 @@
 //! What differs between front ends is a [`Delivery`]: an edit of the spec ([`crate::edit`]), mounts in a
 //! container that exists already (fgpu-hook), a view of the host's own root (`fgpu run`).
 
-use fgpu_allocator::{Claim, Store};
+use fgpu_allocator::{Applicant, Store};
 use fgpu_spec::{Code, Document, Error, Nonce, Plan, Request, Tier};
 use tracing::{debug, debug_span};
 
@@ -115,41 +115,41 @@ pub struct Given {
 /// Every code of [`fgpu_spec::Code`]; nothing is reserved then, and what was delivered is undone.
 pub fn prepare<D: Delivery>(
     config: Result<Config, Error>,
-    claim: &Claim,
+    applicant: &Applicant,
     document: &mut Document,
     delivery: &mut D,
 ) -> Result<Option<Given>, Error> {
-    let _step = debug_span!("prepare", container = %claim.key.short()).entered();
+    let _step = debug_span!("prepare", container = %applicant.key.short()).entered();
     if config.is_err() && !grant::asks(&config, document) {
         return Ok(None);
     }
-    refusals_of(config, &claim.key, |config| {
+    refusals_of(config, &applicant.key, |config| {
         let Some(request) = grant::request(config, document)? else {
             debug!("asks for nothing");
             return Ok(None);
         };
         debug!("asks for {}", request.text);
-        give(config, &request, claim, document, delivery)
+        give(config, &request, applicant, document, delivery)
     })
 }
 
 fn give<D: Delivery>(
     config: &Config,
     request: &Request,
-    claim: &Claim,
+    applicant: &Applicant,
     document: &mut Document,
     delivery: &mut D,
 ) -> Result<Option<Given>, Error> {
     writable(config, request)?;
     let store = &store(config)?;
-    if let Some(nonce) = grant::written(store, document, &claim.key.id, &claim.bundle)? {
+    if let Some(nonce) = grant::written(store, document, &applicant.key.id, &applicant.bundle)? {
         debug!("has grant {nonce} already");
         return Ok(Some(Given { nonce, is_new: false }));
     }
-    foreign::refuse(config, request, document, &claim.bundle)?;
+    foreign::refuse(config, request, document, &applicant.bundle)?;
     let Some(patience) = delivery.patience(store)? else { return Ok(None) };
     let step = debug_span!("reserve").entered();
-    let (granted, guard) = grant::reserve(config, store, request, claim, &patience, || delivery.guard())?;
+    let (granted, guard) = grant::reserve(config, store, request, applicant, &patience, || delivery.guard())?;
     drop(step);
     let share = Share { config, store, granted: &granted };
     let _step = debug_span!("deliver").entered();

@@ -218,6 +218,7 @@ mod tests {
             request: String::new(),
             trouble: None,
             kept: None,
+            anchor: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use fgpu_allocator::{Claim, Lease, Process, Rules, Store, Ticket, Turn, look_again};
+use fgpu_allocator::{Applicant, Lease, Process, Rules, Store, Ticket, Turn, look_again};
 use fgpu_spec::{Code, Error, Inventory, Request, Tier};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -30,7 +30,7 @@ pub(crate) struct Ask<'a> {
 pub(crate) fn until_room<Guard>(
     store: &Store,
     ask: &Ask<'_>,
-    claim: &Claim,
+    applicant: &Applicant,
     wait: Duration,
     watch: &Watch,
     mut guard: impl FnMut() -> Result<Guard, Error>,
@@ -38,13 +38,13 @@ pub(crate) fn until_room<Guard>(
     let &Ask { inventory, rules, request, tiers } = ask;
     if wait.is_zero() {
         let guard = guard()?;
-        return Ok((store.reserve(inventory, &rules(), request, tiers, claim)?, guard));
+        return Ok((store.reserve(inventory, &rules(), request, tiers, applicant)?, guard));
     }
     let deadline = Instant::now().checked_add(wait);
     let mut ticket = Ticket::new(Process::current()?);
     loop {
         let held = guard()?;
-        let turn = store.reserve_or_wait(inventory, &rules(), request, tiers, claim, &mut ticket)?;
+        let turn = store.reserve_or_wait(inventory, &rules(), request, tiers, applicant, &mut ticket)?;
         let (position, of, reason) = match turn {
             Turn::Granted(lease) => return Ok((*lease, held)),
             Turn::Waiting { position, of, reason } => (position, of, reason),

@@ -36,7 +36,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Process, Store};
+use fgpu_allocator::{Applicant, Process, Store};
 use fgpu_engine::config::Config;
 use fgpu_engine::diagnostics::{self, Format, Sink};
 use fgpu_engine::grant::Image;
@@ -109,7 +109,7 @@ fn give(input: impl Read, called: &Called<'_>) -> Result<(), Error> {
             ),
         ));
     }
-    let claim = Claim {
+    let applicant = Applicant {
         key: state::key(&state)?,
         bundle: state.bundle().clone(),
         maker: Process::current()?,
@@ -118,11 +118,11 @@ fn give(input: impl Read, called: &Called<'_>) -> Result<(), Error> {
     let mut delivery = Live {
         pid: state::init(&state),
         rootfs: document.root_path().map(|root| state.bundle().join(root)),
-        claim: &claim,
+        applicant: &applicant,
         deadline,
         target: None,
     };
-    prepare(config, &claim, &mut document, &mut delivery).map(|_| ())
+    prepare(config, &applicant, &mut document, &mut delivery).map(|_| ())
 }
 
 /// The delivery into a container that exists.
@@ -131,7 +131,7 @@ struct Live<'a> {
     pid: i32,
     /// Its root file system on the host.
     rootfs: Option<PathBuf>,
-    claim: &'a Claim,
+    applicant: &'a Applicant,
     deadline: Deadline,
     /// The container, once it is known that it asks for a share.
     target: Option<Target>,
@@ -141,10 +141,13 @@ impl Delivery for Live<'_> {
     type Guard = HeldSignals;
 
     fn patience(&mut self, store: &Store) -> Result<Option<Patience>, Error> {
-        let rootfs = self.rootfs.as_deref().ok_or_else(|| bundle::no_root(&self.claim.bundle))?;
+        let rootfs = self.rootfs.as_deref().ok_or_else(|| bundle::no_root(&self.applicant.bundle))?;
         let target = self.target.insert(Target::open(self.pid, rootfs)?);
         // createRuntime and prestart may both be configured: the other stage has given the share.
-        if store.leases()?.iter().any(|lease| lease.key == self.claim.key && lease.init == Some(target.init))
+        if store
+            .leases()?
+            .iter()
+            .any(|lease| lease.key == self.applicant.key && lease.init == Some(target.init))
         {
             return Ok(None);
         }

@@ -16,7 +16,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Key, Process};
+use fgpu_allocator::{Applicant, Key, Process};
 use fgpu_engine::bundle;
 use fgpu_engine::config::Config;
 use fgpu_engine::diagnostics::{self, Format, Sink};
@@ -60,7 +60,7 @@ pub(crate) fn precreate(input: impl Read, mut output: impl Write, timeout: Durat
     let maker = parent.and_then(Process::of).ok_or_else(|| {
         Error::new(Code::Internal, "precreate is run by Podman, which is gone; nothing was reserved")
     })?;
-    let claim = Claim {
+    let applicant = Applicant {
         key: Key { namespace: namespace.into(), id: id.into() },
         bundle: folder.clone(),
         maker,
@@ -75,7 +75,7 @@ pub(crate) fn precreate(input: impl Read, mut output: impl Write, timeout: Durat
         guard: HeldSignals::new,
         write: &mut answer,
     };
-    match prepare(config, &claim, &mut document, &mut edit)? {
+    match prepare(config, &applicant, &mut document, &mut edit)? {
         Some(given) if given.is_new => Ok(()),
         // Podman takes whatever the hook answers for the spec.
         _ => answer(&document),

@@ -1,8 +1,8 @@
-//! What the measurements have in common: a node, a request, and a claim with names as long as Docker's.
+//! What the measurements have in common: a node, a request, and a applicant with names as long as Docker's.
 
 use std::path::PathBuf;
 
-use fgpu_allocator::{Claim, Key, Process};
+use fgpu_allocator::{Applicant, Key, Process};
 use fgpu_spec::{Defaults, Gpu, Inventory, Request, Topology};
 
 /// A node of equal GPUs, eight to a NUMA node.
@@ -42,11 +42,11 @@ pub(crate) fn request(fraction: &str) -> Result<Request, Box<dyn std::error::Err
     Ok(Request::parse(&annotations, None, &Defaults::default())?.ok_or("no request")?)
 }
 
-/// The claim of container `number` of a process.
-pub(crate) fn claim(maker: Process, number: u64) -> Claim {
+/// The applicant of container `number` of a process.
+pub(crate) fn applicant(maker: Process, number: u64) -> Applicant {
     let id = format!("{:08x}{number:056x}", maker.pid);
     let bundle = PathBuf::from(format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}"));
-    Claim {
+    Applicant {
         pid_file: Some(bundle.join("init.pid")),
         key: Key { namespace: "moby".into(), id },
         bundle,

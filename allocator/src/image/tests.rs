@@ -31,6 +31,7 @@ fn sample(n: u8) -> Lease {
         request: "fgpu/fraction=0.25".into(),
         trouble: None,
         kept: None,
+        anchor: None,
     }
 }
 

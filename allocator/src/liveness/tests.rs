@@ -79,6 +79,7 @@ fn lease() -> Lease {
         request: String::new(),
         trouble: None,
         kept: None,
+        anchor: None,
     }
 }
 

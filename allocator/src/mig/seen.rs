@@ -302,5 +302,6 @@ fn lease_of(slice: GrantedGpu) -> Result<Lease, Error> {
         wall: host::wall(),
         trouble: None,
         kept: None,
+        anchor: None,
     })
 }

@@ -436,6 +436,7 @@ fn a_lost_gpus_leases_take_nothing_of_the_others() {
         request: String::new(),
         trouble: None,
         kept: None,
+        anchor: None,
     };
     use crate::image::{Boot, Draft, Image, line};
     let boot = Boot::new("b".repeat(36));

@@ -16,7 +16,7 @@ use crate::refusal::Case;
 use crate::reserve::Ask;
 use crate::store::new_nonce;
 use crate::waiter::Waiter;
-use crate::{Claim, Error, Key, Lease, Process, Rules, Store, host, refusal};
+use crate::{Applicant, Error, Key, Lease, Process, Rules, Store, host, refusal};
 
 /// Decides a request that is behind the first `place` waiters of the queue, or behind all of them. Returns
 /// the waiters that it passes, if it is granted.
@@ -113,7 +113,7 @@ impl WaitQueue<'_> {
         lock: &Lock,
         image: &Image,
         ask: &Ask<'_>,
-        claim: &Claim,
+        applicant: &Applicant,
         ticket: &mut Ticket,
     ) -> Result<(), Error> {
         let place = WakePipe::make(&self.store.files.queue, new_nonce()?)?;
@@ -122,7 +122,7 @@ impl WaitQueue<'_> {
             process: ticket.process,
             since: host::boottime(),
             passed: 0,
-            key: claim.key.clone(),
+            key: applicant.key.clone(),
             tiers: ask.tiers.to_vec(),
             request: ask.request.clone(),
             pid_namespace: self.store.pid_namespace,

@@ -5,7 +5,7 @@ use fgpu_spec::{Inventory, Request, Tier};
 use super::{Ticket, Turn};
 use crate::reserve::{Ask, Attempt, Refused, Stand};
 use crate::store::new_nonce;
-use crate::{Change, Claim, Rules, Store, image};
+use crate::{Applicant, Change, Rules, Store, image};
 
 impl Store {
     /// [`Store::reserve`], or a place in the queue.
@@ -21,13 +21,13 @@ impl Store {
         rules: &Rules,
         request: &Request,
         tiers: &[Tier],
-        claim: &Claim,
+        applicant: &Applicant,
         ticket: &mut Ticket,
     ) -> Result<Turn, fgpu_spec::Error> {
         let turn = self
             .ask(inventory, rules, request, tiers)
             .map_err(Into::into)
-            .and_then(|ask| self.take_turn(&ask, claim, ticket));
+            .and_then(|ask| self.take_turn(&ask, applicant, ticket));
         if turn.is_err() {
             // Its own error says more than what becomes of the place, which ends with the process at the
             // latest.
@@ -36,9 +36,14 @@ impl Store {
         turn
     }
 
-    fn take_turn(&self, ask: &Ask<'_>, claim: &Claim, ticket: &mut Ticket) -> Result<Turn, fgpu_spec::Error> {
+    fn take_turn(
+        &self,
+        ask: &Ask<'_>,
+        applicant: &Applicant,
+        ticket: &mut Ticket,
+    ) -> Result<Turn, fgpu_spec::Error> {
         let nonce = new_nonce()?;
-        let key = image::key_head(&claim.key);
+        let key = image::key_head(&applicant.key);
         if ticket.cancelled {
             return Err(cancelled(ask.request));
         }
@@ -50,7 +55,7 @@ impl Store {
                 None if !thorough => Stand::Aside,
                 _ => Stand::Waits(ticket),
             };
-            match self.attempt(ask, claim, nonce, (!swept_key).then_some(&key), stand)? {
+            match self.attempt(ask, applicant, nonce, (!swept_key).then_some(&key), stand)? {
                 Attempt::Done(lease) => {
                     self.tell(Change::Granted(&lease));
                     return Ok(Turn::Granted(lease));

@@ -4,7 +4,7 @@ use fgpu_allocator::{Host, Lease, Store};
 use fgpu_spec::Code;
 use nix::unistd::chroot;
 
-use crate::node::{Node, claim, forked, reserve, status};
+use crate::node::{Node, applicant, forked, reserve, status};
 
 /// The initial one's inode (linux/nsfs.h).
 const INITIAL: u64 = 0xeffffffc;
@@ -16,7 +16,7 @@ fn made_in(namespace: u64) -> (Node, Lease) {
     let node = Node::new();
     node.set_pid_namespace("self", namespace);
     let maker = node.spawn();
-    let lease = reserve(&node.again(), 1, 600_000, &claim("a", maker)).unwrap();
+    let lease = reserve(&node.again(), 1, 600_000, &applicant("a", maker)).unwrap();
     assert_eq!(lease.pid_namespace, Some(namespace));
     node.kill(maker);
     (node, lease)
@@ -25,8 +25,8 @@ fn made_in(namespace: u64) -> (Node, Lease) {
 #[track_caller]
 fn assert_stays(store: &Store) {
     assert_eq!((store.stale().unwrap(), store.reconcile().unwrap()), (vec![], vec![]));
-    let error =
-        reserve(store, 1, 600_000, &claim("b", fgpu_allocator::Process { pid: 1, start: 1 })).unwrap_err();
+    let error = reserve(store, 1, 600_000, &applicant("b", fgpu_allocator::Process { pid: 1, start: 1 }))
+        .unwrap_err();
     assert_eq!(error.code, Code::NoCapacity);
     let undetermined = store.undetermined().unwrap();
     assert_eq!(undetermined.len(), 1);

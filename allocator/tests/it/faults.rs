@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::node::{assert_no_overcommit, claim, folder, forked, fraction, inventory, reserve};
+use crate::node::{applicant, assert_no_overcommit, folder, forked, fraction, inventory, reserve};
 
 /// What is traced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,10 +69,10 @@ impl Scene {
         let me = Process::current().unwrap();
         let (mut ours, mut dead) = (None, None);
         if operation != Operation::First {
-            let lease = reserve(&store, 1, 500_000, &claim("ours", me)).unwrap();
+            let lease = reserve(&store, 1, 500_000, &applicant("ours", me)).unwrap();
             fs::create_dir_all(store.container_dir(&lease.grant.nonce)).unwrap();
             ours = Some(lease.grant.nonce);
-            let lease = reserve(&store, 1, 250_000, &claim("dead", NOBODY)).unwrap();
+            let lease = reserve(&store, 1, 250_000, &applicant("dead", NOBODY)).unwrap();
             fs::create_dir_all(store.container_dir(&lease.grant.nonce)).unwrap();
             dead = Some(lease.grant.nonce);
         }
@@ -87,15 +87,21 @@ impl Scene {
 
     /// Does it; `true` if it says that it is done.
     fn run(&self, operation: Operation) -> bool {
-        let nobody = |id| claim(id, NOBODY);
+        let nobody = |id| applicant(id, NOBODY);
         match operation {
             Operation::First | Operation::Reserve => reserve(&self.store, 1, 250_000, &nobody("new")).is_ok(),
             Operation::ReserveAgain => reserve(&self.store, 1, 500_000, &nobody("new")).is_ok(),
             Operation::Join => {
                 let (spec, rules, request) = (inventory(1), Rules::default(), fraction(750_000));
-                let (mut ticket, claim) = (Ticket::new(NOBODY), nobody("new"));
-                let turn =
-                    self.store.reserve_or_wait(&spec, &rules, &request, &[Tier::Quota], &claim, &mut ticket);
+                let (mut ticket, applicant) = (Ticket::new(NOBODY), nobody("new"));
+                let turn = self.store.reserve_or_wait(
+                    &spec,
+                    &rules,
+                    &request,
+                    &[Tier::Quota],
+                    &applicant,
+                    &mut ticket,
+                );
                 matches!(turn, Ok(Turn::Waiting { .. }))
             }
             Operation::Activate => self.store.activate(&self.ours.unwrap(), Some(self.me), None).is_ok(),
@@ -183,7 +189,7 @@ impl Scene {
         let pipes = fs::read_dir(self.dir.path().join("queue")).map_or(0, Iterator::count);
         assert_eq!(pipes, 0, "who waited is nobody");
         let rest = 1_000_000 - leases.iter().map(|lease| lease.grant.gpus[0].cores_ppm).sum::<u32>();
-        reserve(&self.store, 1, rest, &claim("last", NOBODY)).unwrap();
+        reserve(&self.store, 1, rest, &applicant("last", NOBODY)).unwrap();
     }
 
     /// Starts the operation in a child that waits at its first system call.
@@ -261,7 +267,7 @@ fn others_come_in_between_any_two_system_calls() {
                 // The container whose maker died turns out to live, and somebody takes what is left.
                 let activated =
                     scene.dead.is_some_and(|dead| scene.store.activate(&dead, Some(scene.me), None).unwrap());
-                let rival = reserve(&scene.store, 1, 250_000, &claim("rival", scene.me)).is_ok();
+                let rival = reserve(&scene.store, 1, 250_000, &applicant("rival", scene.me)).is_ok();
                 end = std::iter::from_fn(|| Some(step(child))).find_map(|end| end);
                 let now = scene.state().unwrap();
                 assert!(

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use crate::node::{Dice, assert_no_overcommit, claim, folder, forked, inventory, reserve, status};
+use crate::node::{Dice, applicant, assert_no_overcommit, folder, forked, inventory, reserve, status};
 
 /// Reserves, activates and releases, `rounds` times; returns how often there was no room.
 fn work(dir: &std::path::Path, seed: u64, rounds: u64) -> u64 {
@@ -19,8 +19,12 @@ fn work(dir: &std::path::Path, seed: u64, rounds: u64) -> u64 {
     let mut refused = 0;
     let mut held = Vec::new();
     for round in 0..rounds {
-        match reserve(&store, 2, 100_000 * (1 + dice.below(4)) as u32, &claim(&format!("{seed}-{round}"), me))
-        {
+        match reserve(
+            &store,
+            2,
+            100_000 * (1 + dice.below(4)) as u32,
+            &applicant(&format!("{seed}-{round}"), me),
+        ) {
             Ok(lease) => {
                 std::fs::create_dir_all(store.container_dir(&lease.grant.nonce)).unwrap();
                 assert!(store.activate(&lease.grant.nonce, Some(me), None).unwrap());
@@ -64,7 +68,8 @@ fn threads_of_one_store_exclude_each_other() {
             let store = &store;
             scope.spawn(move || {
                 for round in 0..100 {
-                    let lease = reserve(store, 1, 100_000, &claim(&format!("{thread}-{round}"), me)).unwrap();
+                    let lease =
+                        reserve(store, 1, 100_000, &applicant(&format!("{thread}-{round}"), me)).unwrap();
                     assert!(store.release(&lease.grant.nonce).unwrap().is_some());
                 }
             });

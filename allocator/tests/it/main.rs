@@ -5,6 +5,7 @@
 #![allow(clippy::cloned_ref_to_slice_refs, reason = "[x.clone()] reads better in an assertion")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod claims;
 mod elsewhere;
 mod faults;
 mod hammer;

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use fgpu_allocator::{Claim, Error, Lease, Process, Rules};
+use fgpu_allocator::{Applicant, Error, Lease, Process, Rules};
 use fgpu_spec::{Code, Compute, MemoryAsk, Nonce, Policy, Request, Tier};
 use proptest::prelude::*;
 
-use crate::node::{GIB, Node, assert_no_overcommit, claim, fraction, inventory, key};
+use crate::node::{GIB, Node, applicant, assert_no_overcommit, fraction, inventory, key};
 
 const GPUS: u32 = 3;
 
@@ -286,9 +286,9 @@ impl Model {
         let maker = self.spawn();
         let id = id.to_string();
         let pid_file = Some(self.node.pid_file(&format!("{id}-{}", maker.pid)));
-        let claim = Claim { pid_file, ..claim(&id, maker) };
+        let applicant = Applicant { pid_file, ..applicant(&id, maker) };
         let reserved =
-            self.node.store.reserve(&inventory(GPUS), &self.rules, request, &[Tier::Quota], &claim);
+            self.node.store.reserve(&inventory(GPUS), &self.rules, request, &[Tier::Quota], &applicant);
         match reserved {
             Ok(lease) => {
                 assert_eq!(lease.grant.gpus.len(), request.count as usize);
@@ -407,8 +407,8 @@ impl Model {
         assert_eq!(self.node.store.leases().unwrap(), []);
         assert_eq!(self.node.folders(), [""; 0]);
         let whole = Request { count: GPUS, ..fraction(1_000_000) };
-        let claim = claim("last", Process { pid: 1, start: 1 });
-        self.node.store.reserve(&inventory(GPUS), &self.rules, &whole, &[Tier::Quota], &claim).unwrap();
+        let applicant = applicant("last", Process { pid: 1, start: 1 });
+        self.node.store.reserve(&inventory(GPUS), &self.rules, &whole, &[Tier::Quota], &applicant).unwrap();
     }
 }
 

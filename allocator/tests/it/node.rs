@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Host, Key, Lease, Process, Rules, Store};
+use fgpu_allocator::{Applicant, Host, Key, Lease, Process, Rules, Store};
 use fgpu_spec::{
     Compute, Filter, Gpu, Inventory, Isolation, MemoryAsk, MigProfile, MigSlice, Policy, Request, Tier,
 };
@@ -96,13 +96,18 @@ pub(crate) fn key(id: &str) -> Key {
     Key { namespace: "moby".into(), id: id.into() }
 }
 
-pub(crate) fn claim(id: &str, maker: Process) -> Claim {
-    Claim { key: key(id), bundle: "/nowhere".into(), maker, pid_file: None }
+pub(crate) fn applicant(id: &str, maker: Process) -> Applicant {
+    Applicant { key: key(id), bundle: "/nowhere".into(), maker, pid_file: None }
 }
 
 /// Reserves a fraction of the quota tier.
-pub(crate) fn reserve(store: &Store, gpus: u32, ppm: u32, claim: &Claim) -> Result<Lease, fgpu_spec::Error> {
-    store.reserve(&inventory(gpus), &Rules::default(), &fraction(ppm), &[Tier::Quota], claim)
+pub(crate) fn reserve(
+    store: &Store,
+    gpus: u32,
+    ppm: u32,
+    applicant: &Applicant,
+) -> Result<Lease, fgpu_spec::Error> {
+    store.reserve(&inventory(gpus), &Rules::default(), &fraction(ppm), &[Tier::Quota], applicant)
 }
 
 /// Fails if the leases grant more of a GPU than there is.

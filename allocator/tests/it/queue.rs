@@ -4,10 +4,10 @@ use std::io::Write;
 use std::sync::RwLockReadGuard;
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Lease, Process, Rules, Ticket, Turn};
+use fgpu_allocator::{Applicant, Lease, Process, Rules, Ticket, Turn};
 use fgpu_spec::{Code, Error, Filter, Policy, Request, Tier};
 
-use crate::node::{Node, claim, fraction, inventory, key, reserve, unforked};
+use crate::node::{Node, applicant, fraction, inventory, key, reserve, unforked};
 
 mod lost_file;
 
@@ -15,7 +15,7 @@ mod lost_file;
 struct Waiter {
     ticket: Ticket,
     process: Process,
-    claim: Claim,
+    applicant: Applicant,
     request: Request,
 }
 
@@ -35,21 +35,22 @@ impl Bench {
 
     /// Somebody who holds a share.
     fn holds(&self, id: &str, ppm: u32) -> Lease {
-        reserve(&self.node.store, self.gpus, ppm, &claim(id, self.node.spawn())).unwrap()
+        reserve(&self.node.store, self.gpus, ppm, &applicant(id, self.node.spawn())).unwrap()
     }
 
     fn queue(&self, id: &str, request: Request) -> Waiter {
         let process = self.node.spawn();
-        let mut waiter = Waiter { ticket: Ticket::new(process), process, claim: claim(id, process), request };
+        let mut waiter =
+            Waiter { ticket: Ticket::new(process), process, applicant: applicant(id, process), request };
         let turn = self.turn(&mut waiter);
         assert!(matches!(turn, Ok(Turn::Waiting { .. })), "{id}: {turn:?}");
         waiter
     }
 
     fn turn(&self, waiter: &mut Waiter) -> Result<Turn, Error> {
-        let Waiter { ticket, claim, request, .. } = waiter;
+        let Waiter { ticket, applicant, request, .. } = waiter;
         let inventory = inventory(self.gpus);
-        self.node.store.reserve_or_wait(&inventory, &self.rules, request, &[Tier::Quota], claim, ticket)
+        self.node.store.reserve_or_wait(&inventory, &self.rules, request, &[Tier::Quota], applicant, ticket)
     }
 
     fn granted(&self, waiter: &mut Waiter) -> bool {
@@ -111,7 +112,8 @@ fn the_first_is_served_first_and_one_process_is_woken_per_grant() {
     for (n, holder) in holders.iter().enumerate() {
         bench.release(holder);
         // Nobody else may take what came free, whoever comes first.
-        let error = reserve(&bench.node.store, 1, 250_000, &claim("late", bench.node.spawn())).unwrap_err();
+        let error =
+            reserve(&bench.node.store, 1, 250_000, &applicant("late", bench.node.spawn())).unwrap_err();
         assert_eq!(error.code, Code::NoCapacity);
         let who = format!("moby/w{n} has waited for fgpu/fraction=0.25 before it");
         assert!(error.message.contains(&who), "{error}");
@@ -150,14 +152,14 @@ fn a_later_one_passes_only_where_it_cannot_delay() {
     let node = &bench.node;
     for id in ["small-1", "small-2"] {
         let request = on("1", 400_000);
-        let claim = claim(id, node.spawn());
-        node.store.reserve(&inventory(2), &bench.rules, &request, &[Tier::Quota], &claim).unwrap();
+        let applicant = applicant(id, node.spawn());
+        node.store.reserve(&inventory(2), &bench.rules, &request, &[Tier::Quota], &applicant).unwrap();
     }
     let mut head = bench.queue("head", fraction(500_000));
     // On GPU 1 the end of either 0.4 would make room for the head, and not with this one there.
     let mut delays = bench.queue("delays", on("1", 150_000));
     // On GPU 0 the end of the 0.75 makes room for both.
-    let passes = claim("passes", node.spawn());
+    let passes = applicant("passes", node.spawn());
     node.store.reserve(&inventory(2), &bench.rules, &on("0", 250_000), &[Tier::Quota], &passes).unwrap();
     assert_eq!(node.store.queue().waiters().unwrap()[0].passed, 1, "it was counted");
     assert_eq!(node.store.queue().waiters().unwrap()[1].passed, 0, "it cannot use GPU 0");
@@ -328,12 +330,18 @@ fn a_pod_takes_nobody_of_the_node_out_of_the_queue() {
     let node = Node::new();
     node.set_pid_namespace("self", 4_026_531_836);
     let store = node.again();
-    reserve(&store, 1, 1_000_000, &claim("holds", node.spawn())).unwrap();
+    reserve(&store, 1, 1_000_000, &applicant("holds", node.spawn())).unwrap();
     let process = node.spawn();
     let mut ticket = Ticket::new(process);
     let (gpus, rules, half) = (inventory(1), Rules::default(), fraction(500_000));
-    let turn =
-        store.reserve_or_wait(&gpus, &rules, &half, &[Tier::Quota], &claim("waits", process), &mut ticket);
+    let turn = store.reserve_or_wait(
+        &gpus,
+        &rules,
+        &half,
+        &[Tier::Quota],
+        &applicant("waits", process),
+        &mut ticket,
+    );
     assert!(matches!(turn, Ok(Turn::Waiting { .. })), "{turn:?}");
     // Where it has another pid.
     node.kill(process);
@@ -355,9 +363,9 @@ fn a_request_that_never_fits_does_not_wait() {
     let refused = |request: Request| {
         let mut ticket = Ticket::new(process);
         let rules = Rules { owner_max_gpus: [("alice".to_owned(), 1)].into(), ..Rules::default() };
-        let (store, claim) = (&bench.node.store, claim("a", process));
+        let (store, applicant) = (&bench.node.store, applicant("a", process));
         let turn =
-            store.reserve_or_wait(&inventory(2), &rules, &request, &[Tier::Quota], &claim, &mut ticket);
+            store.reserve_or_wait(&inventory(2), &rules, &request, &[Tier::Quota], &applicant, &mut ticket);
         turn.unwrap_err().code
     };
     assert_eq!(refused(Request { count: 3, ..fraction(500_000) }), Code::TooLarge);
@@ -373,8 +381,8 @@ fn an_owner_at_the_cap_holds_up_only_the_owners_own() {
     bench.rules.owner_max_gpus = [("alice".to_owned(), 1)].into();
     let alice = |ppm| Request { owner: Some("alice".to_owned()), ..fraction(ppm) };
     let take = |id: &str, request: &Request| {
-        let claim = claim(id, bench.node.spawn());
-        bench.node.store.reserve(&inventory(2), &bench.rules, request, &[Tier::Quota], &claim)
+        let applicant = applicant(id, bench.node.spawn());
+        bench.node.store.reserve(&inventory(2), &bench.rules, request, &[Tier::Quota], &applicant)
     };
     let held = take("held", &alice(600_000)).unwrap();
     let mut waits = bench.queue("waits", alice(1_000_000));

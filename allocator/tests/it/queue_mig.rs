@@ -6,7 +6,7 @@ use std::time::Duration;
 use fgpu_allocator::{Foreign, Lease, Rules, Ticket, Turn};
 use fgpu_spec::{Error, Isolation, MigPlacement, Request};
 
-use crate::node::{Node, claim, fraction, mig_inventory, slice, tiers};
+use crate::node::{Node, applicant, fraction, mig_inventory, slice, tiers};
 
 struct Bench {
     node: Node,
@@ -28,8 +28,8 @@ impl Bench {
 
     fn take(&self, id: &str, request: &Request) -> Result<Lease, Error> {
         let inventory = mig_inventory(self.mig, self.plain);
-        let claim = claim(id, self.node.spawn());
-        self.node.store.reserve(&inventory, &self.rules, request, tiers(request), &claim)
+        let applicant = applicant(id, self.node.spawn());
+        self.node.store.reserve(&inventory, &self.rules, request, tiers(request), &applicant)
     }
 
     fn queue(&self, id: &'static str, request: Request) -> Waiter {
@@ -42,9 +42,15 @@ impl Bench {
         let Waiter { ticket, id, request } = waiter;
         ticket.wait(Duration::ZERO).unwrap();
         let inventory = mig_inventory(self.mig, self.plain);
-        let claim = claim(id, self.node.spawn());
-        let turn =
-            self.node.store.reserve_or_wait(&inventory, &self.rules, request, tiers(request), &claim, ticket);
+        let applicant = applicant(id, self.node.spawn());
+        let turn = self.node.store.reserve_or_wait(
+            &inventory,
+            &self.rules,
+            request,
+            tiers(request),
+            &applicant,
+            ticket,
+        );
         matches!(turn.unwrap(), Turn::Granted(_))
     }
 

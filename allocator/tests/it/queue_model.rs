@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Held, Lease, Process, Rules, Slot, SlotHolder, Ticket, Turn, place_slices};
+use fgpu_allocator::{Applicant, Held, Lease, Process, Rules, Slot, SlotHolder, Ticket, Turn, place_slices};
 use fgpu_spec::{Code, Filter, Gpu, GrantedGpu, Inventory, Isolation, MemoryAsk, Policy, Request, Tier};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proptest::prelude::*;
 
 use crate::node::{
-    Dice, GIB, Node, assert_no_overcommit, claim, fraction, inventory, mig_inventory, slice, tiers, unforked,
+    Dice, GIB, Node, applicant, assert_no_overcommit, fraction, inventory, mig_inventory, slice, tiers,
+    unforked,
 };
 
 mod crowd;
@@ -24,7 +25,7 @@ const CAP: u32 = 2;
 struct Waiter {
     ticket: Ticket,
     process: Process,
-    claim: Claim,
+    applicant: Applicant,
     request: Request,
 }
 
@@ -51,16 +52,23 @@ impl Model {
     }
 
     fn turn(&self, waiter: &mut Waiter) -> Result<Turn, fgpu_spec::Error> {
-        let Waiter { ticket, claim, request, .. } = waiter;
-        self.node.store.reserve_or_wait(&self.inventory, &self.rules, request, tiers(request), claim, ticket)
+        let Waiter { ticket, applicant, request, .. } = waiter;
+        self.node.store.reserve_or_wait(
+            &self.inventory,
+            &self.rules,
+            request,
+            tiers(request),
+            applicant,
+            ticket,
+        )
     }
 
     /// Somebody comes who is ready to wait.
     fn arrive(&mut self, request: Request) {
         self.arrived += 1;
         let (process, id) = (self.node.spawn(), self.arrived.to_string());
-        let claim = claim(&id, process);
-        let mut waiter = Waiter { ticket: Ticket::new(process), process, claim, request };
+        let applicant = applicant(&id, process);
+        let mut waiter = Waiter { ticket: Ticket::new(process), process, applicant, request };
         match self.turn(&mut waiter) {
             Ok(Turn::Granted(lease)) => self.granted(&waiter.request, *lease, self.queue.len()),
             Ok(Turn::Waiting { position, of, .. }) => {
@@ -80,8 +88,9 @@ impl Model {
     fn barge(&mut self, request: &Request) {
         self.arrived += 1;
         let process = self.node.spawn();
-        let claim = claim(&self.arrived.to_string(), process);
-        let reserved = self.node.store.reserve(&self.inventory, &self.rules, request, tiers(request), &claim);
+        let applicant = applicant(&self.arrived.to_string(), process);
+        let reserved =
+            self.node.store.reserve(&self.inventory, &self.rules, request, tiers(request), &applicant);
         match reserved {
             Ok(lease) => self.granted(request, lease, self.queue.len()),
             Err(_) => self.node.kill(process),
@@ -122,7 +131,7 @@ impl Model {
                         "{} ({}) delays {} ({}) once only {} others are left on the GPU",
                         lease.key.id,
                         request.text,
-                        waiter.claim.key.id,
+                        waiter.applicant.key.id,
                         other.text,
                         stay.len() - added.len()
                     );
@@ -219,7 +228,7 @@ impl Model {
     fn check(&self) {
         let waiting = self.node.store.queue().waiting(&self.inventory, &self.rules).unwrap();
         let ids: Vec<_> = waiting.iter().map(|waiting| &waiting.waiter.key.id).collect();
-        assert_eq!(ids, self.queue.iter().map(|waiter| &waiter.claim.key.id).collect::<Vec<_>>());
+        assert_eq!(ids, self.queue.iter().map(|waiter| &waiter.applicant.key.id).collect::<Vec<_>>());
         for waiting in waiting {
             assert!(waiting.reason.is_some(), "{} waits in vain", waiting.waiter.key.id);
         }

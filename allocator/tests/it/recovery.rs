@@ -9,7 +9,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
-use crate::node::{Node, claim, folder, forked, key, reserve, status};
+use crate::node::{Node, applicant, folder, forked, key, reserve, status};
 
 /// The damaged files that are kept.
 fn kept(node: &Node) -> Vec<PathBuf> {
@@ -29,12 +29,12 @@ fn damage_line(node: &Node, line: usize) -> Vec<u8> {
 #[test]
 fn a_damaged_file_stops_everything_and_is_kept() {
     let node = Node::new();
-    let lease = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
-    reserve(&node.store, 1, 250_000, &claim("b", node.spawn())).unwrap();
+    let lease = reserve(&node.store, 1, 250_000, &applicant("a", node.spawn())).unwrap();
+    reserve(&node.store, 1, 250_000, &applicant("b", node.spawn())).unwrap();
     let bytes = damage_line(&node, 1);
     let nonce = lease.grant.nonce;
     for _ in 0..2 {
-        let error = reserve(&node.store, 1, 250_000, &claim("c", node.spawn())).unwrap_err();
+        let error = reserve(&node.store, 1, 250_000, &applicant("c", node.spawn())).unwrap_err();
         assert_eq!(error.code, Code::StateCorrupt);
         let kept = kept(&node);
         assert_eq!(kept.len(), 1, "one copy, however often it is met");
@@ -60,7 +60,7 @@ fn a_rebuild_keeps_what_is_whole_and_lives() {
     let makers: Vec<_> = (0..3).map(|_| node.spawn()).collect();
     let mut leases = Vec::new();
     for (maker, id) in makers.iter().zip(["a", "b", "c"]) {
-        leases.push(reserve(&node.store, 1, 250_000, &claim(id, *maker)).unwrap());
+        leases.push(reserve(&node.store, 1, 250_000, &applicant(id, *maker)).unwrap());
         node.make_folder(&leases[leases.len() - 1]);
     }
     node.kill(makers[1]);
@@ -80,7 +80,7 @@ fn a_rebuild_keeps_what_is_whole_and_lives() {
     assert_eq!(node.folders(), [leases[0].grant.nonce.to_string()]);
     // The node works again, and the copy stays as it was.
     for id in ["d", "e"] {
-        reserve(&node.store, 1, 250_000, &claim(id, node.spawn())).unwrap();
+        reserve(&node.store, 1, 250_000, &applicant(id, node.spawn())).unwrap();
     }
     assert_eq!(fs::read(&kept(&node)[0]).unwrap(), bytes);
 }
@@ -88,12 +88,12 @@ fn a_rebuild_keeps_what_is_whole_and_lives() {
 #[test]
 fn a_rebuild_finds_lost_lines_in_the_file_before() {
     let node = Node::new();
-    let lease = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
+    let lease = reserve(&node.store, 1, 250_000, &applicant("a", node.spawn())).unwrap();
     node.make_folder(&lease);
     for damage in ["", "\0\0\0\0", "{\"version\":1,\"check\":\"0000000000000000\""] {
         let maker = node.spawn();
-        reserve(&node.store, 1, 250_000, &claim("b", maker)).unwrap();
-        reserve(&node.store, 1, 250_000, &claim("c", maker)).unwrap();
+        reserve(&node.store, 1, 250_000, &applicant("b", maker)).unwrap();
+        reserve(&node.store, 1, 250_000, &applicant("c", maker)).unwrap();
         node.kill(maker);
         fs::write(node.file(), damage).unwrap();
         let rebuilt = node.store.rebuild(false).unwrap();
@@ -106,7 +106,7 @@ fn a_rebuild_finds_lost_lines_in_the_file_before() {
 fn a_rebuild_does_not_trust_an_older_line_to_say_who_is_dead() {
     let node = Node::new();
     let maker = node.spawn();
-    let lease = reserve(&node.store, 1, 250_000, &claim("a", maker)).unwrap();
+    let lease = reserve(&node.store, 1, 250_000, &applicant("a", maker)).unwrap();
     node.make_folder(&lease);
     node.store.activate(&lease.grant.nonce, Some(node.spawn()), None).unwrap();
     node.kill(maker);
@@ -122,11 +122,11 @@ fn a_rebuild_does_not_trust_an_older_line_to_say_who_is_dead() {
 fn a_missing_file_is_not_an_empty_one_while_containers_hold_grants() {
     let node = Node::new();
     let maker = node.spawn();
-    let lease = reserve(&node.store, 1, 250_000, &claim("a", maker)).unwrap();
-    reserve(&node.store, 1, 250_000, &claim("b", maker)).unwrap();
+    let lease = reserve(&node.store, 1, 250_000, &applicant("a", maker)).unwrap();
+    reserve(&node.store, 1, 250_000, &applicant("b", maker)).unwrap();
     node.make_folder(&lease);
     fs::remove_file(node.file()).unwrap();
-    let error = reserve(&node.store, 1, 250_000, &claim("c", maker)).unwrap_err();
+    let error = reserve(&node.store, 1, 250_000, &applicant("c", maker)).unwrap_err();
     assert_eq!(error.code, Code::StateCorrupt);
     assert!(error.message.contains("is missing although containers hold grants"), "{error}");
     assert_eq!(node.store.rebuild(false).unwrap().kept, [lease]);
@@ -137,7 +137,7 @@ fn a_missing_file_is_not_an_empty_one_while_containers_hold_grants() {
 fn a_rebuild_of_a_sound_file_is_a_reconcile() {
     let node = Node::new();
     let maker = node.spawn();
-    let lease = reserve(&node.store, 1, 250_000, &claim("a", maker)).unwrap();
+    let lease = reserve(&node.store, 1, 250_000, &applicant("a", maker)).unwrap();
     assert_eq!(node.store.rebuild(true).unwrap().kept, [lease.clone()]);
     node.kill(maker);
     let rebuilt = node.store.rebuild(true).unwrap();
@@ -148,8 +148,8 @@ fn a_rebuild_of_a_sound_file_is_a_reconcile() {
 fn lines_of_another_boot_are_not_salvaged() {
     let mut node = Node::new();
     let maker = node.spawn();
-    reserve(&node.store, 1, 250_000, &claim("a", maker)).unwrap();
-    reserve(&node.store, 1, 250_000, &claim("b", maker)).unwrap();
+    reserve(&node.store, 1, 250_000, &applicant("a", maker)).unwrap();
+    reserve(&node.store, 1, 250_000, &applicant("b", maker)).unwrap();
     damage_line(&node, 0);
     node.reboot(2);
     // The same pid and start time again: at boot that happens.
@@ -162,13 +162,16 @@ fn lines_of_another_boot_are_not_salvaged() {
 #[test]
 fn another_version_is_left_alone() {
     let node = Node::new();
-    reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
+    reserve(&node.store, 1, 250_000, &applicant("a", node.spawn())).unwrap();
     let text = fs::read_to_string(node.file()).unwrap().replacen("{\"version\":1,", "{\"version\":2,", 1);
     fs::write(node.file(), &text).unwrap();
     for error in [node.store.leases().unwrap_err(), node.store.rebuild(true).unwrap_err()] {
         assert!(matches!(error, Error::Version { found: 2, known: 1, .. }), "{error}");
     }
-    assert_eq!(reserve(&node.store, 1, 1, &claim("b", node.spawn())).unwrap_err().code, Code::StateCorrupt);
+    assert_eq!(
+        reserve(&node.store, 1, 1, &applicant("b", node.spawn())).unwrap_err().code,
+        Code::StateCorrupt
+    );
     assert_eq!(fs::read_to_string(node.file()).unwrap(), text);
     assert_eq!(kept(&node), [] as [PathBuf; 0]);
 }
@@ -196,7 +199,7 @@ fn on_a_full_disk_a_reserve_fails_cleanly_and_a_release_works() {
         let maker = Process::current().unwrap();
         let mut held = Vec::new();
         let error = loop {
-            match reserve(&store, 1, 100, &claim(&format!("{:064}", held.len()), maker)) {
+            match reserve(&store, 1, 100, &applicant(&format!("{:064}", held.len()), maker)) {
                 Ok(lease) => held.push(lease),
                 Err(error) => break error,
             }
@@ -210,7 +213,7 @@ fn on_a_full_disk_a_reserve_fails_cleanly_and_a_release_works() {
             assert_eq!(store.release(&lease.grant.nonce).unwrap().as_ref(), Some(lease));
             assert_eq!(store.leases().unwrap().len(), left);
         }
-        reserve(&store, 1, 100, &claim("again", maker)).unwrap();
+        reserve(&store, 1, 100, &applicant("again", maker)).unwrap();
     });
 }
 
@@ -219,7 +222,7 @@ fn on_a_full_disk_a_reserve_fails_cleanly_and_a_release_works() {
 fn a_lease_takes_its_mounts_along() {
     on_a_tmpfs("4m", |dir| {
         let store = Store::open(dir).unwrap();
-        let lease = reserve(&store, 1, 100, &claim("a", Process::current().unwrap())).unwrap();
+        let lease = reserve(&store, 1, 100, &applicant("a", Process::current().unwrap())).unwrap();
         let own = store.container_dir(&lease.grant.nonce).join(OWN);
         let before = mounts();
         fs::create_dir_all(&own).unwrap();
@@ -251,11 +254,11 @@ fn mounts() -> usize {
 fn a_fifo_in_the_place_of_the_file_is_damage_and_holds_up_nobody() {
     let node = Node::new();
     mkfifoat(CWD, node.file(), Mode::from_raw_mode(0o644)).unwrap();
-    let error = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap_err();
+    let error = reserve(&node.store, 1, 250_000, &applicant("a", node.spawn())).unwrap_err();
     assert_eq!(error.code, Code::StateCorrupt);
     assert_eq!(fgpu_spec::Error::from(node.store.leases().unwrap_err()).code, Code::StateCorrupt);
     node.store.rebuild(false).unwrap();
-    reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
+    reserve(&node.store, 1, 250_000, &applicant("a", node.spawn())).unwrap();
 }
 
 #[test]
@@ -264,7 +267,7 @@ fn it_holds_on_a_disk() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let maker = Process::current().unwrap();
-    let lease = reserve(&store, 1, 250_000, &claim("a", maker)).unwrap();
+    let lease = reserve(&store, 1, 250_000, &applicant("a", maker)).unwrap();
     assert!(store.activate(&lease.grant.nonce, Some(maker), None).unwrap());
     assert_eq!(Store::open(dir.path()).unwrap().leases().unwrap().len(), 1);
     assert_eq!(store.reconcile().unwrap(), []);
@@ -299,17 +302,17 @@ fn a_file_of_a_newer_release_is_refused_and_not_kept_aside() {
     ];
     for (word, heads, lines, change) in changes {
         let node = Node::new();
-        let nonce = reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap().grant.nonce;
+        let nonce = reserve(&node.store, 1, 250_000, &applicant("a", node.spawn())).unwrap().grant.nonce;
         let text = rewritten(&node, change);
         let mut errors: Vec<fgpu_spec::Error> = Vec::new();
         if heads {
-            errors.push(reserve(&node.store, 1, 250_000, &claim("c", node.spawn())).unwrap_err());
+            errors.push(reserve(&node.store, 1, 250_000, &applicant("c", node.spawn())).unwrap_err());
             errors.push(node.store.has(&key("a")).unwrap_err().into());
             errors.push(node.store.release_key(&key("a")).unwrap_err().into());
         }
         if lines {
             // It falls short, and would look who holds what.
-            errors.push(reserve(&node.store, 1, 800_000, &claim("c", node.spawn())).unwrap_err());
+            errors.push(reserve(&node.store, 1, 800_000, &applicant("c", node.spawn())).unwrap_err());
             errors.push(node.store.leases().unwrap_err().into());
             errors.push(node.store.reconcile().unwrap_err().into());
             errors.push(node.store.activate(&nonce, None, None).unwrap_err().into());
@@ -332,8 +335,8 @@ fn a_file_of_a_newer_release_is_refused_and_not_kept_aside() {
 #[test]
 fn a_rebuild_keeps_off_lines_of_a_newer_release() {
     let node = Node::new();
-    reserve(&node.store, 1, 250_000, &claim("a", node.spawn())).unwrap();
-    reserve(&node.store, 1, 250_000, &claim("b", node.spawn())).unwrap();
+    reserve(&node.store, 1, 250_000, &applicant("a", node.spawn())).unwrap();
+    reserve(&node.store, 1, 250_000, &applicant("b", node.spawn())).unwrap();
     let boot = twox_hash::XxHash3_64::oneshot(
         fs::read_to_string(node.file()).unwrap().split('"').nth(9).unwrap().as_bytes(),
     );

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fgpu_allocator::{Claim, Key, Process, Store};
+use fgpu_allocator::{Applicant, Key, Process, Store};
 use fgpu_engine::child::{self, Bond, Ended};
 use fgpu_engine::config::Config;
 use fgpu_engine::grant::Image;
@@ -51,7 +51,7 @@ pub(crate) fn run(
     }
     let own = Process::current()?;
     let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
-    let claim = Claim {
+    let applicant = Applicant {
         key: Key { namespace: RUN_NAMESPACE.into(), id: format!("{}-{name}", own.pid) },
         bundle: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
         maker: own,
@@ -60,7 +60,7 @@ pub(crate) fn run(
     // A container whose spec is these annotations, and whose root is the host's.
     let mut document = Document::parse(&serde_json::json!({ "annotations": annotations }).to_string())?;
     let mut running = Running { command, ended: None };
-    let given = prepare(Ok(config.clone()), &claim, &mut document, &mut running)?;
+    let given = prepare(Ok(config.clone()), &applicant, &mut document, &mut running)?;
     // The command has run: its end is the caller's answer, whatever becomes of the lease. The reconciler
     // finds it.
     if let Some(given) = given

@@ -74,6 +74,7 @@ pub(crate) fn lease(id: &str, gpus: &[u32], exclusive: bool) -> Lease {
         wall: 1_790_000_000_000_000_000,
         request: "fgpu/fraction=0.25".into(),
         kept: None,
+        anchor: None,
         trouble: None,
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use fgpu_allocator::{Claim, Key, Lease, Process, Rules, Store};
+use fgpu_allocator::{Applicant, Key, Lease, Process, Rules, Store};
 use fgpu_spec::{Defaults, Inventory, Request, Tier};
 use serde_json::Value;
 
@@ -148,13 +148,13 @@ impl Node {
         let inventory: Inventory = serde_json::from_value(self.json(&["inventory", "--json"])).unwrap();
         let annotations = [("fgpu/fraction".to_owned(), "0.25".to_owned())].into();
         let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
-        let claim = Claim {
+        let applicant = Applicant {
             key: Key { namespace: "test".into(), id: id.into() },
             bundle: "/bundle".into(),
             maker,
             pid_file,
         };
-        self.store().reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &claim).unwrap()
+        self.store().reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &applicant).unwrap()
     }
 }
 

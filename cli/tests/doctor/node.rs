@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use fgpu_allocator::{Claim, Host, Key, Lease, Process, Rules, Store};
+use fgpu_allocator::{Applicant, Host, Key, Lease, Process, Rules, Store};
 use fgpu_spec::{Defaults, Gpu, Inventory, Request, Tier, Topology};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::Value;
@@ -215,13 +215,13 @@ impl Node {
     ) -> Lease {
         let annotations = [(key.to_owned(), value.to_owned())].into();
         let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
-        let claim = Claim {
+        let applicant = Applicant {
             key: Key { namespace: "moby".into(), id: id.into() },
             bundle: "/bundle".into(),
             maker: Process { pid, start: 4711 },
             pid_file: None,
         };
-        self.store().reserve(inventory, &Rules::default(), &request, &[tier], &claim).unwrap()
+        self.store().reserve(inventory, &Rules::default(), &request, &[tier], &applicant).unwrap()
     }
 
     pub(crate) fn doctor(&self, arguments: &[&str]) -> Output {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use fgpu_allocator::{Claim, Key, Lease, Process, Rules, Store};
+use fgpu_allocator::{Applicant, Key, Lease, Process, Rules, Store};
 use fgpu_driver::nvml::mig::{GpuInstance, MigGpu};
 use fgpu_spec::{Defaults, Error, Inventory, Nonce, Request, Tier};
 use tempfile::TempDir;
@@ -118,13 +118,13 @@ impl Node {
         let annotations: BTreeMap<String, String> =
             annotations.iter().map(|(key, value)| (format!("fgpu/{key}"), (*value).to_owned())).collect();
         let request = Request::parse(&annotations, None, &Defaults::default())?.unwrap();
-        let claim = Claim {
+        let applicant = Applicant {
             key: Key { namespace: "test".into(), id: id.into() },
             bundle: "/".into(),
             maker: Process::of(maker).unwrap(),
             pid_file: None,
         };
-        self.store.reserve(&self.inventory, &self.rules, &request, &[Tier::Mig], &claim)
+        self.store.reserve(&self.inventory, &self.rules, &request, &[Tier::Mig], &applicant)
     }
 
     pub(crate) fn lease(&self, nonce: &Nonce) -> Option<Lease> {

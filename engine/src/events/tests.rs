@@ -29,6 +29,7 @@ fn lease(id: &str) -> Lease {
         request: "fgpu/fraction=0.25".into(),
         trouble: None,
         kept: None,
+        anchor: None,
     }
 }
 

@@ -19,9 +19,9 @@ fn request(fraction: &str) -> Request {
     Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap()
 }
 
-fn claim(id: &str) -> Claim {
+fn applicant(id: &str) -> Applicant {
     let key = Key { namespace: "test".into(), id: id.into() };
-    Claim { key, bundle: "/".into(), maker: Process::current().unwrap(), pid_file: None }
+    Applicant { key, bundle: "/".into(), maker: Process::current().unwrap(), pid_file: None }
 }
 
 /// A node whose only GPU is taken, and what waits for half of it.
@@ -37,12 +37,13 @@ fn wait_with(
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
     let (inventory, half) = (inventory(), request("0.5"));
-    let first =
-        store.reserve(&inventory, &Rules::default(), &request("1"), &[Tier::Quota], &claim("first")).unwrap();
+    let first = store
+        .reserve(&inventory, &Rules::default(), &request("1"), &[Tier::Quota], &applicant("first"))
+        .unwrap();
     let ask = Ask { inventory: &inventory, rules: &Rules::default, request: &half, tiers: &[Tier::Quota] };
     let waited = std::thread::scope(|scope| {
         scope.spawn(|| meanwhile(&store, &first));
-        until_room(&store, &ask, &claim("second"), time, &watch, || Ok(()))
+        until_room(&store, &ask, &applicant("second"), time, &watch, || Ok(()))
     });
     assert_eq!(store.queue().waiters().unwrap(), [], "however it ended, nobody waits");
     waited.map(|(lease, ())| lease)

@@ -212,7 +212,7 @@ fn a_grant_of_another_front_end_is_left_alone_and_released() {
     assert!(container.hook(&node, &["createRuntime"]).status.success());
     let lease = node.leases().remove(0);
     // As fgpu-runtime leaves it: the grant in the annotations, the lease under the runtime's own namespace.
-    let claim = fgpu_allocator::Claim {
+    let applicant = fgpu_allocator::Applicant {
         key: fgpu_allocator::Key { namespace: "runc".into(), id: container.id.clone() },
         bundle: container.bundle.clone(),
         maker: lease.maker,
@@ -225,10 +225,11 @@ fn a_grant_of_another_front_end_is_left_alone_and_released() {
     let defaults = fgpu_engine::config::Config::default().defaults();
     let annotations = [("fgpu/fraction".to_owned(), "0.25".to_owned())].into();
     let request = fgpu_spec::Request::parse(&annotations, None, &defaults).unwrap().unwrap();
-    let claim = fgpu_allocator::Claim { maker: fgpu_allocator::Process::current().unwrap(), ..claim };
+    let applicant =
+        fgpu_allocator::Applicant { maker: fgpu_allocator::Process::current().unwrap(), ..applicant };
     let rules = fgpu_allocator::Rules::default();
     let other =
-        store.reserve(&node.inventory(), &rules, &request, &[fgpu_spec::Tier::Quota], &claim).unwrap();
+        store.reserve(&node.inventory(), &rules, &request, &[fgpu_spec::Tier::Quota], &applicant).unwrap();
     document["annotations"]["fgpu/grant"] = other.grant.nonce.to_string().into();
     fs::write(&config, document.to_string()).unwrap();
 

@@ -1,0 +1,55 @@
+//! What a lease that several containers share is tied to.
+//!
+//! The processes of such a lease come and go: a pod's containers start one after the other, and several pods
+//! may use one claim. So no process ends it. It is in [`State::Claimed`](crate::State::Claimed), a state that
+//! versions which know no anchors refuse to read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Key;
+
+/// The namespace of the keys of such leases. No engine has one of this name whose ids have a `/`.
+const NAMESPACE: &str = "claim";
+
+/// What a lease ends with if that is no process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Anchor {
+    /// A claim of Kubernetes: the node's DRA driver gives it back.
+    Claim(ResourceClaim),
+}
+
+/// A request of a ResourceClaim (resource.k8s.io/v1).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceClaim {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// The request's name in the claim.
+    pub request: String,
+    /// The uids of the pods that may use it, `status.reservedFor`.
+    pub pods: Vec<String>,
+}
+
+impl ResourceClaim {
+    /// The key of the lease.
+    pub fn key(&self) -> Key {
+        Self::key_of(&format!("{}/{}", self.uid, self.request))
+    }
+
+    /// The key of the lease of `UID/REQUEST`.
+    pub fn key_of(name: &str) -> Key {
+        Key { namespace: NAMESPACE.into(), id: name.into() }
+    }
+}
+
+impl Anchor {
+    /// For people: `claim default/training, request gpu`.
+    pub fn words(&self) -> String {
+        let Self::Claim(claim) = self;
+        format!("claim {}/{}, request {}", claim.namespace, claim.name, claim.request)
+    }
+}

@@ -1,0 +1,133 @@
+//! Leases of claims: no process holds them, and the DRA driver alone gives them back.
+
+use fgpu_allocator::{Anchor, Lease, ResourceClaim, Rules, State, Store, Ticket, Turn};
+use fgpu_spec::{Code, Error, Filter, MemoryAsk, Request, Tier};
+
+use crate::node::{GIB, Node, applicant, assert_no_overcommit, fraction, inventory, reserve};
+
+fn claim(uid: &str, pods: &[&str]) -> ResourceClaim {
+    ResourceClaim {
+        uid: uid.into(),
+        namespace: "default".into(),
+        name: "training".into(),
+        request: "gpu".into(),
+        pods: pods.iter().map(|pod| (*pod).to_owned()).collect(),
+    }
+}
+
+/// That much of GPU 1.
+fn ask(memory: u64) -> Request {
+    let any = vec![inventory(2).gpus[1].uuid.clone()];
+    Request {
+        memory: MemoryAsk::Bytes(memory),
+        cores_ppm: 400_000,
+        device: Filter { any, not: Vec::new() },
+        text: format!("{memory} bytes"),
+        ..fraction(0)
+    }
+}
+
+fn prepare(store: &Store, memory: u64, claim: &ResourceClaim) -> Result<Lease, Error> {
+    store.reserve_claim(&inventory(2), &Rules::default(), &ask(memory), &[Tier::Quota], claim)
+}
+
+#[test]
+fn a_claim_has_its_lease_until_it_is_given_back() {
+    let node = Node::new();
+    let first = claim("1", &["a"]);
+    // The process that asks is no process of this made-up node: it counts as dead from the beginning.
+    let lease = prepare(&node.store, 32 * GIB, &first).unwrap();
+    assert_eq!((lease.state, lease.key.clone()), (State::Claimed, first.key()));
+    assert_eq!(lease.grant.gpus[0].uuid, inventory(2).gpus[1].uuid, "pack would have taken GPU 0");
+    assert_eq!(prepare(&node.store, 32 * GIB, &first).unwrap(), lease, "asked again");
+    assert_eq!(node.store.leases().unwrap(), [lease.clone()]);
+
+    let nonce = lease.grant.nonce;
+    // What its containers' front ends do.
+    assert!(node.store.activate(&nonce, Some(node.spawn()), Some("/pod/1".into())).is_ok());
+    assert_eq!(node.store.release(&nonce).unwrap(), None);
+    assert_eq!(node.store.release_dead(&lease.key).unwrap(), []);
+    assert_eq!(node.store.release_deleted(&lease.key).unwrap(), []);
+    assert_eq!(node.store.reconcile().unwrap(), []);
+    assert!(node.store.is_in_use(&lease).unwrap());
+    assert_eq!(node.store.leases().unwrap(), [lease], "and it is as it was");
+
+    let Error { code, message, .. } = prepare(&node.store, 16 * GIB, &first).unwrap_err();
+    assert_eq!(code, Code::Conflict);
+    assert!(message.starts_with("claim default/training, request gpu has 34359738368 bytes"), "{message}");
+
+    let released = node.store.release_claim("1").unwrap();
+    assert_eq!(released.iter().map(|lease| lease.grant.nonce).collect::<Vec<_>>(), [nonce]);
+    assert_eq!(node.store.release_claim("1").unwrap(), []);
+    assert!(!node.store.container_dir(&nonce).exists());
+}
+
+#[test]
+fn claims_and_containers_never_have_more_than_there_is() {
+    let node = Node::new();
+    let (a, b, c) = (claim("1", &[]), claim("2", &[]), claim("3", &[]));
+    prepare(&node.store, 32 * GIB, &a).unwrap();
+    prepare(&node.store, 32 * GIB, &b).unwrap();
+    assert_eq!(prepare(&node.store, 32 * GIB, &c).unwrap_err().code, Code::NoCapacity);
+    let docker = [applicant("x", node.spawn()), applicant("y", node.spawn())];
+    reserve(&node.store, 2, 900_000, &docker[0]).unwrap();
+    assert_eq!(reserve(&node.store, 2, 300_000, &docker[1]).unwrap_err().code, Code::Fragmented);
+    assert_no_overcommit(&node.store.leases().unwrap(), &inventory(2), &Rules::default());
+    node.store.release_claim("2").unwrap();
+    prepare(&node.store, 32 * GIB, &c).unwrap();
+}
+
+/// The cluster has promised the room, so the node's queue cannot have it.
+#[test]
+fn a_claim_goes_before_those_that_wait() {
+    let node = Node::new();
+    let whole = applicant("whole", node.spawn());
+    let mut ticket = Ticket::new(whole.maker);
+    let both = Request { count: 2, ..fraction(1_000_000) };
+    reserve(&node.store, 2, 100_000, &applicant("small", node.spawn())).unwrap();
+    let turn = node.store.reserve_or_wait(
+        &inventory(2),
+        &Rules::default(),
+        &both,
+        &[Tier::Quota],
+        &whole,
+        &mut ticket,
+    );
+    assert!(matches!(turn.unwrap(), Turn::Waiting { position: 1, .. }));
+    prepare(&node.store, 32 * GIB, &claim("1", &[])).unwrap();
+    assert_eq!(node.store.queue().waiters().unwrap().len(), 1, "it waits on");
+}
+
+#[test]
+fn the_pods_of_a_claim_change() {
+    let node = Node::new();
+    let lease = prepare(&node.store, GIB, &claim("1", &["a"])).unwrap();
+    prepare(&node.store, GIB, &claim("2", &["z"])).unwrap();
+    node.store.set_pods("1", &["a".into(), "b".into()]).unwrap();
+    let pods = |uid: &str| -> Vec<String> {
+        let leases = node.store.leases().unwrap();
+        let of = leases.into_iter().filter_map(|lease| lease.anchor);
+        of.filter(|Anchor::Claim(claim)| claim.uid == uid)
+            .flat_map(|Anchor::Claim(claim)| claim.pods)
+            .collect()
+    };
+    assert_eq!((pods("1"), pods("2")), (vec!["a".to_owned(), "b".into()], vec!["z".to_owned()]));
+    let again = prepare(&node.store, GIB, &claim("1", &["c"])).unwrap();
+    assert_eq!((again.grant.nonce, pods("1")), (lease.grant.nonce, vec!["c".to_owned()]));
+}
+
+/// Two calls of the kubelet at once, and a node that starts again.
+#[test]
+fn there_is_one_lease_whoever_asks() {
+    let node = Node::new();
+    let store = &node.store;
+    let nonces: Vec<_> = std::thread::scope(|scope| {
+        let ask = || prepare(store, GIB, &claim("1", &[])).unwrap().grant.nonce;
+        let calls: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    assert!(nonces.iter().all(|nonce| *nonce == nonces[0]), "{nonces:?}");
+    assert_eq!(node.store.leases().unwrap().len(), 1);
+    let text = std::fs::read_to_string(node.file()).unwrap();
+    assert!(text.contains(r#""state":"claimed""#), "a version without claims refuses it: {text}");
+}
