@@ -5,7 +5,8 @@
 //! rounds of the difference within a round, so that what else the machine does meets both, with its 95%
 //! interval: a `docker run` takes ten milliseconds more or less from one to the next. Run by
 //! `tests/lab/bench`; prints one Markdown table row per figure. `fgpu-bench docker [ROUNDS]` measures a
-//! `docker run` alone, beside one under the stock runtime with as many files mounted by `-v`;
+//! `docker run` alone, beside one under the stock runtime with as many files mounted by `-v`, and one with a
+//! CDI device whose hooks do nothing;
 //! `fgpu-bench create` measures a create alone.
 
 use std::path::Path;
@@ -16,6 +17,11 @@ const ROUNDS: usize = 200;
 const DOCKER_ROUNDS: usize = 400;
 /// What a container of ours has mounted more than another, files most of it.
 const MOUNTS: usize = 12;
+/// A CDI device with as many hooks as one of ours. They do nothing: what is left is what the engine and runc
+/// take for hooks.
+const IDLE_DEVICE: &str = r#"{"cdiVersion": "0.5.0", "kind": "bench.dev/hooks", "devices": [{"name": "idle", "containerEdits":
+    {"hooks": [{"hookName": "createRuntime", "path": "/bin/busybox", "args": ["busybox", "true"]},
+               {"hookName": "poststop", "path": "/bin/busybox", "args": ["busybox", "true"]}]}}]}"#;
 /// The argument with which this program is a hook.
 const TIMED: &str = "--time-hook";
 const TIMES: &str = "/tmp/fgpu-bench-times";
@@ -123,7 +129,7 @@ fn time_hook() {
     file.and_then(|mut file| writeln!(file, "{time}")).expect("the time can be written");
 }
 
-fn docker_run(rounds: usize, beside_mounts: bool) {
+fn docker_run(rounds: usize, alone: bool) {
     let mounts = (0..MOUNTS).map(|number| format!("--volume=/bin/busybox:/mounted/{number}:ro"));
     let mounts: Vec<String> = mounts.collect();
     let mut ways = vec![
@@ -131,8 +137,11 @@ fn docker_run(rounds: usize, beside_mounts: bool) {
         vec!["--runtime=fgpu", "--annotation=fgpu/fraction=0.25"],
         vec!["--device=fgpu.dev/gpu=0.25"],
     ];
-    if beside_mounts {
+    if alone {
         ways.push([vec!["--runtime=runc"], mounts.iter().map(String::as_str).collect()].concat());
+        std::fs::create_dir_all("/etc/cdi").expect("/etc/cdi can be made");
+        std::fs::write("/etc/cdi/bench.json", IDLE_DEVICE).expect("/etc/cdi can be written");
+        ways.push(vec!["--device=bench.dev/hooks=idle"]);
     }
     let mut times = vec![Vec::new(); ways.len()];
     for round in 0..rounds {
@@ -154,6 +163,7 @@ fn docker_run(rounds: usize, beside_mounts: bool) {
         ("docker run --rm", "5 ms"),
         ("docker run --rm, a CDI device", "5 ms"),
         ("docker run --rm, runc and twelve -v", ""),
+        ("docker run --rm, a CDI device with two idle hooks", ""),
     ];
     for (with, (figure, limit)) in times[1..].iter().zip(figures) {
         row(figure, times[0].clone(), with.clone(), limit);
