@@ -105,6 +105,16 @@ pub struct Lease {
     pub kept: Option<u64>,
     /// What it ends with, in [`State::Claimed`] and after it.
     pub anchor: Option<Anchor>,
+    /// The cgroups of the containers that have joined a lease with an anchor, relative to the cgroup mount. An
+    /// ended container's stays until another one joins.
+    pub joined: Vec<String>,
+}
+
+impl Lease {
+    /// The cgroups of its containers, relative to the cgroup mount, as far as they are known.
+    pub fn cgroups(&self) -> impl Iterator<Item = &str> {
+        self.cgroup.iter().chain(&self.joined).map(String::as_str)
+    }
 }
 
 /// The administrator's rules, and what of the GPUs no lease tells.
@@ -170,6 +180,8 @@ struct Line<'a> {
     kept: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     anchor: Option<&'a Anchor>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    joined: &'a [String],
 }
 
 /// The same, read back.
@@ -198,6 +210,8 @@ struct OwnedLine {
     trouble: Option<String>,
     kept: Option<u64>,
     anchor: Option<Anchor>,
+    #[serde(default)]
+    joined: Vec<String>,
 }
 
 impl Serialize for Lease {
@@ -224,6 +238,7 @@ impl Serialize for Lease {
             trouble: self.trouble.as_deref(),
             kept: self.kept,
             anchor: self.anchor.as_ref(),
+            joined: &self.joined,
         }
         .serialize(serializer)
     }
@@ -251,6 +266,7 @@ impl<'de> Deserialize<'de> for Lease {
             trouble: line.trouble,
             kept: line.kept,
             anchor: line.anchor,
+            joined: line.joined,
         })
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Key, Lease};
+use crate::{Anchor, Key, Lease};
 
 /// Where containerd and Docker's own containerd keep the bundles of what runs, as `NAMESPACE/ID`.
 pub const TASKS: [&str; 2] = [
@@ -52,8 +52,14 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// The names of a lease's container.
+    /// The names of a lease's container, or of the request of the claim that it is for.
     pub fn of(&mut self, lease: &Lease) -> Names {
+        if let Some(Anchor::Claim(claim)) = &lease.anchor {
+            return Names {
+                name: Some(format!("{}/{}/{}", claim.namespace, claim.name, claim.request)),
+                image: None,
+            };
+        }
         self.at(&lease.key, &lease.bundle)
     }
 

@@ -283,5 +283,6 @@ fn lease(ask: &Ask<'_>, applicant: &Applicant, nonce: Nonce, tier: Tier, placeme
         trouble: None,
         kept: None,
         anchor: None,
+        joined: Vec::new(),
     }
 }

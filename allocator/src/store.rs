@@ -62,7 +62,8 @@ impl Store {
     }
 
     /// Records that the container runs, and what keeps its lease alive from now on; what is `None` stays as
-    /// it was. Idempotent. `false` if there is no such lease (any more).
+    /// it was. One with an anchor learns the cgroup of one more container instead. Idempotent. `false` if
+    /// there is no such lease (any more).
     ///
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
@@ -74,7 +75,11 @@ impl Store {
     ) -> Result<bool, Error> {
         self.change(nonce, |lease| {
             let held = lease.state.is_held();
-            if held && lease.anchor.is_none() {
+            if held && lease.anchor.is_some() {
+                let may_live = |path: &String| self.host.cgroup_has_process(path).unwrap_or(true);
+                lease.joined.retain(may_live);
+                lease.joined.extend(cgroup.filter(|path| !lease.joined.contains(path)));
+            } else if held {
                 lease.state = State::Active;
                 lease.init = init.or(lease.init);
                 lease.cgroup = cgroup.or(lease.cgroup.take());

@@ -219,6 +219,7 @@ mod tests {
             trouble: None,
             kept: None,
             anchor: None,
+            joined: Vec::new(),
         }
     }
 

@@ -32,6 +32,7 @@ fn sample(n: u8) -> Lease {
         trouble: None,
         kept: None,
         anchor: None,
+        joined: Vec::new(),
     }
 }
 

@@ -80,6 +80,7 @@ fn lease() -> Lease {
         trouble: None,
         kept: None,
         anchor: None,
+        joined: Vec::new(),
     }
 }
 

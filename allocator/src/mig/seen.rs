@@ -303,5 +303,6 @@ fn lease_of(slice: GrantedGpu) -> Result<Lease, Error> {
         trouble: None,
         kept: None,
         anchor: None,
+        joined: Vec::new(),
     })
 }

@@ -437,6 +437,7 @@ fn a_lost_gpus_leases_take_nothing_of_the_others() {
         trouble: None,
         kept: None,
         anchor: None,
+        joined: Vec::new(),
     };
     use crate::image::{Boot, Draft, Image, line};
     let boot = Boot::new("b".repeat(36));

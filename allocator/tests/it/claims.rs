@@ -44,13 +44,17 @@ fn a_claim_has_its_lease_until_it_is_given_back() {
 
     let nonce = lease.grant.nonce;
     // What its containers' front ends do.
-    assert!(node.store.activate(&nonce, Some(node.spawn()), Some("/pod/1".into())).is_ok());
+    for cgroup in ["/pod/1", "/pod/2", "/pod/2"] {
+        assert!(node.store.activate(&nonce, Some(node.spawn()), Some(cgroup.into())).unwrap());
+    }
+    let joined = Lease { joined: vec!["/pod/2".into()], ..lease.clone() };
+    assert_eq!(node.store.leases().unwrap(), [joined.clone()], "nothing runs in the first one any more");
     assert_eq!(node.store.release(&nonce).unwrap(), None);
     assert_eq!(node.store.release_dead(&lease.key).unwrap(), []);
     assert_eq!(node.store.release_deleted(&lease.key).unwrap(), []);
     assert_eq!(node.store.reconcile().unwrap(), []);
     assert!(node.store.is_in_use(&lease).unwrap());
-    assert_eq!(node.store.leases().unwrap(), [lease], "and it is as it was");
+    assert_eq!(node.store.leases().unwrap(), [joined], "and it is as it was");
 
     let Error { code, message, .. } = prepare(&node.store, 16 * GIB, &first).unwrap_err();
     assert_eq!(code, Code::Conflict);

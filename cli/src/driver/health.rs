@@ -70,7 +70,7 @@ pub(crate) fn look(
 
 /// A lease whose processes can be told.
 struct Inside {
-    cgroup: Option<String>,
+    cgroups: Vec<String>,
     /// Its init, and the PID namespace of that, if it is another one than ours.
     init: Option<i32>,
     namespace: Option<u64>,
@@ -90,8 +90,11 @@ impl<'a> Leases<'a> {
             let is_here = lease.pid_namespace.is_none() || lease.pid_namespace == ours;
             let init = lease.init.filter(|_| is_here).map(|init| init.pid);
             let namespace = init.and_then(|init| pid_namespace(&init.to_string()));
-            let cgroup = lease.cgroup.clone().or_else(|| fgpu_engine::cgroup_of(init?));
-            Inside { cgroup, init, namespace: namespace.filter(|_| namespace != ours), lease }
+            let mut cgroups: Vec<String> = lease.cgroups().map(str::to_owned).collect();
+            if cgroups.is_empty() {
+                cgroups.extend(init.and_then(fgpu_engine::cgroup_of));
+            }
+            Inside { cgroups, init, namespace: namespace.filter(|_| namespace != ours), lease }
         };
         Ok(Self { store, inside: store.leases()?.into_iter().map(known).collect() })
     }
@@ -102,8 +105,7 @@ impl<'a> Leases<'a> {
         let namespace = pid_namespace(&pid.to_string());
         let line = ancestors(pid);
         self.inside.iter().find(|inside| {
-            let cgroup = inside.cgroup.as_deref();
-            cgroup.is_some_and(|cgroup| cgroups.iter().any(|line| is_below(&line.path, cgroup)))
+            inside.cgroups.iter().any(|cgroup| cgroups.iter().any(|line| is_below(&line.path, cgroup)))
                 || inside.namespace.is_some() && inside.namespace == namespace
                 || inside.init.is_some_and(|init| line.contains(&init))
         })

@@ -20,7 +20,7 @@ impl<'a> Owners<'a> {
     pub(super) fn of(leases: &'a [Lease]) -> Self {
         let mut named: Vec<(&Lease, &str)> = leases
             .iter()
-            .filter_map(|lease| Some((lease, lease.cgroup.as_deref()?.trim_matches('/'))))
+            .flat_map(|lease| lease.cgroups().map(move |cgroup| (lease, cgroup.trim_matches('/'))))
             .filter(|(_, cgroup)| !cgroup.is_empty())
             .collect();
         let all = named.clone();

@@ -75,6 +75,7 @@ pub(crate) fn lease(id: &str, gpus: &[u32], exclusive: bool) -> Lease {
         request: "fgpu/fraction=0.25".into(),
         kept: None,
         anchor: None,
+        joined: Vec::new(),
         trouble: None,
     }
 }

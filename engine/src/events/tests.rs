@@ -30,6 +30,7 @@ fn lease(id: &str) -> Lease {
         trouble: None,
         kept: None,
         anchor: None,
+        joined: Vec::new(),
     }
 }
 
