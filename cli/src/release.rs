@@ -54,6 +54,15 @@ fn candidates<'a>(leases: &'a [Lease], waiters: &'a [Waiter]) -> Vec<Candidate<'
 }
 
 fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result<Output, Error> {
+    if let (Some(anchor), false) = (&lease.anchor, force) {
+        return Err(Error::new(
+            Code::Denied,
+            format!(
+                "{} is given back by fgpu-dra: delete the pods that use it, or use --force",
+                anchor.words()
+            ),
+        ));
+    }
     let in_use = !force && store.is_in_use(lease)?;
     if in_use && store.is_elsewhere(lease) {
         return Err(Error::new(
@@ -76,7 +85,7 @@ fn release(config: &Config, store: &Store, lease: &Lease, force: bool) -> Result
             ),
         ));
     }
-    fgpu_engine::give_back(config, store, &lease.grant.nonce)?;
+    fgpu_engine::give_back_anchored(config, store, &lease.grant.nonce)?;
     Ok(released(std::slice::from_ref(lease)).into())
 }
 

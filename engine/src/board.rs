@@ -19,13 +19,15 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fgpu_spec::{Error, Nonce};
 use fgpu_wire::turns::{self, INDEX, PLACES, SIZE};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, fallocate, fchmod, fchown, flock, ftruncate};
+use rustix::fs::{FallocateFlags, Mode, fallocate, fchmod, fchown, ftruncate};
+
+use crate::lock::lock;
 
 /// How long another process may hold the lock before a container goes without a place: a hundred times as
 /// long as a new board takes.
@@ -50,7 +52,7 @@ pub(crate) fn take(state_dir: &Path, nonce: &Nonce, minors: &[u32]) -> Result<Ve
     let boards = state_dir.join("board");
     folder(&boards).map_err(|error| Error::io("create", &boards, &error))?;
     let path = boards.join("lock");
-    let Some(_lock) = lock(&path).map_err(|error| Error::io("lock", &path, &error))? else {
+    let Some(_lock) = lock(&path, PATIENCE).map_err(|error| Error::io("lock", &path, &error))? else {
         return Ok(Vec::new());
     };
     let lives = |nonce: &[u8; 16]| {
@@ -74,22 +76,6 @@ fn name(minor: u32, place: usize) -> String {
 
 fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// The lock. `None`: another process does not give it back.
-fn lock(path: &Path) -> io::Result<Option<File>> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Some(file)),
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        }
-    }
 }
 
 /// Opens the index of a board, which is made if it is not there. The index is written last, so a process that
@@ -324,7 +310,7 @@ mod tests {
     fn a_held_lock_costs_a_place_and_no_container() {
         apart(|state| {
             take_one(state, 1).unwrap();
-            let held = lock(&state.join("board/lock")).unwrap().unwrap();
+            let held = lock(&state.join("board/lock"), PATIENCE).unwrap().unwrap();
             assert_eq!(take_one(state, 2), None);
             drop(held);
             assert!(take_one(state, 2).is_some());

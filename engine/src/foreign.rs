@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fgpu_spec::{Document, Error, Request, is_driver_file};
+use fgpu_spec::{Document, Error, is_driver_file};
 
 use crate::config::Config;
 use crate::layout::TRIPLET;
@@ -31,16 +31,16 @@ const TRIPLET_FOLDERS: &[&str] = &["", "nvidia", "nvidia/current"];
 
 const NAMES: &[&str] = &["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"];
 
-/// Refuses a request whose container is given another driver.
+/// Refuses a request, given as text, whose container is given another driver.
 ///
 /// # Errors
 /// `conflict`, with what is to be removed.
-pub fn refuse(config: &Config, request: &Request, document: &Document, bundle: &Path) -> Result<(), Error> {
+pub fn refuse(config: &Config, request: &str, document: &Document, bundle: &Path) -> Result<(), Error> {
     let version = fgpu_driver::running_version(&config.driver_root).ok();
     let look = Look { root: &config.driver_root, version: version.as_deref() };
     let holds = |source: &Path| look.driver_file(&bundle.join(source));
     match document.foreign_driver(&config.driver_extra, holds)? {
-        Some(found) => Err(found.refusal(&request.text)),
+        Some(found) => Err(found.refusal(request)),
         None => Ok(()),
     }
 }

@@ -14,6 +14,7 @@ use fgpu_wire::ledger;
 
 use crate::config::Config;
 use crate::driver_step::{self, SetUp};
+use crate::joint::Joint;
 use crate::layers::Layers;
 use crate::layout::Layout;
 use crate::own::Own;
@@ -51,12 +52,16 @@ pub fn request(config: &Config, document: &Document) -> Result<Option<Request>, 
 /// be read.
 pub fn asks(config: &Result<Config, Error>, document: &Document) -> bool {
     match config {
-        Ok(config) => !matches!(request(config, document), Ok(None)),
+        Ok(config) => !matches!(request(config, document), Ok(None)) || uses_claim(document),
         Err(_) => {
             let open = Config { accept_env: true, aliases: Vocabulary::ALL.to_vec(), ..Config::default() };
-            !matches!(request(&open, document), Ok(None))
+            !matches!(request(&open, document), Ok(None)) || uses_claim(document)
         }
     }
+}
+
+fn uses_claim(document: &Document) -> bool {
+    !matches!(document.claims().as_deref(), Ok([]))
 }
 
 /// The grant that a front end has written into this very container's annotations, if it is alive. An
@@ -173,37 +178,62 @@ fn is_short(error: &Error) -> bool {
 }
 
 impl Granted {
-    /// Makes the grant's files and the plan for a container.
+    /// The lease of a claim that one more container joins.
+    ///
+    /// # Errors
+    /// Those of the inventory.
+    pub fn joined(config: &Config, lease: Lease) -> Result<Self, Error> {
+        let inventory =
+            fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
+        Ok(Self { inventory, lease, insists: false })
+    }
+
+    /// Makes the grant's files and the plan for a container. The containers of a claim share the files, which
+    /// the first of them makes.
     ///
     /// # Errors
     /// A file cannot be made, or the node lacks what the container needs. What is half made goes with the
-    /// lease.
+    /// lease, that of a claim with the next container's plan.
     pub fn plan(&self, config: &Config, store: &Store, image: &Image<'_>) -> Result<Plan, Error> {
         let grant = &self.lease.grant;
         let layout = Layout::read(image.layers, &image.env, &image.cwd)?;
         let folder = store.container_dir(&grant.nonce);
         // Also where nothing is limited: a trace of the grant that a lost allocator file leaves.
         container_files::folder(&folder)?;
+        let is_shared = self.lease.anchor.is_some();
+        let joint = is_shared.then(|| Joint::enter(&folder)).transpose()?;
         let header = grant.tier.is_interposed().then(|| ledger::encode(&grant.nonce.0));
         // At most a folder for each file; the quota libraries are in one.
         let files = self.inventory.files.len() + config.driver_extra.len() + 1;
-        let own = Own::mount(&folder, header.as_ref().map(|header| &header[..]), files)?;
-        let quota = header.map(|_| self.quota(config, &folder, &own)).transpose()?;
-        let how = How { insists: self.insists, may_remount: image.may_remount };
-        plan::plan(config, &self.inventory, grant, &layout, Files { folder, own, quota }, how)
+        let is_made = joint.as_ref().is_some_and(Joint::is_made);
+        let own = match is_made {
+            true => Own::open(&folder)?,
+            false => Own::mount(&folder, header.as_ref().map(|header| &header[..]), files)?,
+        };
+        let quota = header.map(|_| self.quota(config, &folder, &own, is_made)).transpose()?;
+        let how = How { insists: self.insists, may_remount: image.may_remount, is_shared };
+        let plan = plan::plan(config, &self.inventory, grant, &layout, Files { folder, own, quota }, how)?;
+        joint.map(Joint::made).transpose()?;
+        Ok(plan)
     }
 
-    /// What the quota libraries need, made in the grant's folder.
-    fn quota(&self, config: &Config, folder: &Path, own: &Own) -> Result<Quota, Error> {
+    /// What the quota libraries need, made in the grant's folder unless it `is_made`.
+    fn quota(&self, config: &Config, folder: &Path, own: &Own, is_made: bool) -> Result<Quota, Error> {
         let grant = &self.lease.grant;
         let sealed = sealed::libraries(&config.library_dir, &config.state_dir)?;
-        container_files::create(folder, grant, &self.inventory, &sealed.seal, config.reserve_memory)?;
+        if !is_made {
+            container_files::create(folder, grant, &self.inventory, &sealed.seal, config.reserve_memory)?;
+        }
         let uuids = grant.gpus.iter().map(|gpu| &gpu.uuid);
         let known = uuids.filter_map(|uuid| self.inventory.gpus.iter().find(|gpu| gpu.uuid == *uuid));
         let minors: Vec<u32> = known.map(|gpu| gpu.minor).collect();
         let places = board::take(&config.state_dir, &grant.nonce, &minors)?;
         let boards: Vec<PathBuf> = places.iter().map(|place| place.board.clone()).collect();
-        let turns = (!boards.is_empty()).then(|| own.show_boards(&boards)).transpose()?;
+        let turns = match (boards.is_empty(), is_made) {
+            (true, _) => None,
+            (false, true) => Some(own.boards()),
+            (false, false) => Some(own.show_boards(&boards)?),
+        };
         Ok(Quota { sealed, turns, places })
     }
 

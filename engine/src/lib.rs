@@ -10,6 +10,7 @@
 mod board;
 pub mod bundle;
 pub mod child;
+pub mod claims;
 pub mod config;
 pub mod container_files;
 pub mod devices;
@@ -21,9 +22,11 @@ pub mod events;
 pub mod foreign;
 pub mod grant;
 pub mod inherited;
+mod joint;
 pub mod layers;
 mod layout;
 mod lifecycle;
+mod lock;
 pub mod mention;
 pub mod openat2;
 mod own;
@@ -45,8 +48,8 @@ pub use child::Ended;
 pub use edit::{Container, RootfsMount, prepare_bundle};
 pub use grant::tiers;
 pub use lifecycle::{
-    activate, cgroup_is_empty, cgroup_of, cgroups_in, ended, give_back, holds, limit, release,
-    release_container, release_deleted, store,
+    activate, cgroup_is_empty, cgroup_of, cgroups_in, ended, give_back, give_back_anchored, holds, limit,
+    release, release_container, release_deleted, store,
 };
 pub use own::cannot_show;
 pub use prepare::{Given, prepare};

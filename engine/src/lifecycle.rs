@@ -65,6 +65,17 @@ pub fn give_back(config: &Config, store: &Store, nonce: &Nonce) -> Result<(), Er
     }
 }
 
+/// [`give_back`] of a lease whatever it is tied to.
+///
+/// # Errors
+/// As [`release`].
+pub fn give_back_anchored(config: &Config, store: &Store, nonce: &Nonce) -> Result<(), Error> {
+    match store.release_held(nonce)? {
+        Some(lease) => driver_step::ended(config, store, &lease),
+        None => Ok(()),
+    }
+}
+
 /// Whether a container of this name holds anything.
 ///
 /// # Errors

@@ -26,6 +26,9 @@ use fgpu_wire::ledger;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
+/// The folders that are shown, a line each, beside [`OWN`].
+const SHOWN: &str = "shown";
+
 /// What is mounted for a lease.
 #[derive(Debug)]
 pub(crate) struct Own {
@@ -58,6 +61,31 @@ impl Own {
         Ok(own)
     }
 
+    /// What [`Own::mount`] has mounted in the folder of a grant that several containers share.
+    ///
+    /// # Errors
+    /// It cannot be told what is shown there.
+    pub(crate) fn open(directory: &Path) -> Result<Self, Error> {
+        let root = directory.join(OWN);
+        let list = directory.join(SHOWN);
+        let folders = match fs::read_to_string(&list) {
+            Ok(text) => text.lines().map(PathBuf::from).collect(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(Error::io("read", &list, &error)),
+        };
+        Ok(Self { root, folders })
+    }
+
+    /// Writes down what is shown, for [`Own::open`].
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn note(&self) -> Result<(), Error> {
+        let list = self.root.with_file_name(SHOWN);
+        let text: String = self.folders.iter().map(|folder| format!("{}\n", folder.display())).collect();
+        fs::write(&list, text).map_err(|error| Error::io("write", &list, &error))
+    }
+
     fn create_ledger(&self, header: &[u8]) -> Result<(), Error> {
         let path = self.ledger();
         let make = || {
@@ -75,12 +103,17 @@ impl Own {
         self.root.join("ledger")
     }
 
+    /// Where the boards are shown.
+    pub(crate) fn boards(&self) -> PathBuf {
+        self.root.join("turns")
+    }
+
     /// Shows what is in these boards, and gives the folder.
     ///
     /// # Errors
     /// The kernel does not let us.
     pub(crate) fn show_boards(&self, boards: &[PathBuf]) -> Result<PathBuf, Error> {
-        let turns = self.root.join("turns");
+        let turns = self.boards();
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         self.lay(boards, &turns, flags)?;
         Ok(turns)

@@ -57,6 +57,9 @@ pub(crate) fn plan(
         mounts.quota(inventory, layout, sealed);
     }
     mounts.show(&mut files.own, how.may_remount)?;
+    if how.is_shared {
+        files.own.note()?;
+    }
     if let Some(quota) = &files.quota {
         // The first: the places of others are in it.
         mounts.0.insert(0, folder(container_files::view(&files.folder)));
@@ -89,7 +92,7 @@ pub(crate) fn plan(
         majors: fgpu_driver::majors(&config.driver_root),
         mounts: mounts.0,
         create_runtime: (grant.tier == Tier::Driver).then(|| hook(&words)),
-        poststop: Some(hook(&["poststop", &nonce])),
+        poststop: (!how.is_shared).then(|| hook(&["poststop", &nonce])),
     })
 }
 
@@ -112,6 +115,8 @@ pub(crate) struct How {
     pub(crate) insists: bool,
     /// The container may change mounts: without overlays there is no container.
     pub(crate) may_remount: bool,
+    /// The lease outlives the container.
+    pub(crate) is_shared: bool,
 }
 
 /// Whether nothing on the mount that `file` lies on is a program, set-user-ID or a device, or writable unless

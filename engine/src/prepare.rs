@@ -4,6 +4,7 @@
 //! annotations ─ request ─ has it a grant already? ─ does it bring a driver? ─ reserve ─ deliver ─ the caller activates
 //!                                                                                 │
 //!                                                      the delivery fails: the lease is given back
+//! claim ─ has it a grant already? ─ does it bring a driver? ─ join ─ deliver
 //! ```
 //!
 //! What differs between front ends is a [`Delivery`]: an edit of the spec ([`crate::edit`]), mounts in a
@@ -18,7 +19,7 @@ use crate::events::refusals_of;
 use crate::grant::{Granted, Image};
 use crate::runtime::is_host_root;
 use crate::watch::Patience;
-use crate::{driver_step, foreign, grant, store};
+use crate::{claims, driver_step, foreign, grant, store};
 
 /// How a front end brings a share into its container.
 pub trait Delivery {
@@ -77,6 +78,11 @@ impl Share<'_> {
         &self.granted.lease.grant.nonce
     }
 
+    /// Whether other containers have it, too, by a claim.
+    pub fn is_shared(&self) -> bool {
+        self.granted.lease.anchor.is_some()
+    }
+
     /// Whether the driver is to limit the container, by its cgroup.
     pub fn has_driver_limit(&self) -> bool {
         self.granted.lease.grant.tier == Tier::Driver
@@ -124,13 +130,50 @@ pub fn prepare<D: Delivery>(
         return Ok(None);
     }
     refusals_of(config, &applicant.key, |config| {
-        let Some(request) = grant::request(config, document)? else {
-            debug!("asks for nothing");
-            return Ok(None);
-        };
-        debug!("asks for {}", request.text);
-        give(config, &request, applicant, document, delivery)
+        let (request, claim) = (grant::request(config, document)?, claims::of(document)?);
+        match (request, claim) {
+            (None, None) => {
+                debug!("asks for nothing");
+                Ok(None)
+            }
+            (Some(request), None) => {
+                debug!("asks for {}", request.text);
+                give(config, &request, applicant, document, delivery)
+            }
+            (None, Some(claim)) => {
+                debug!("uses claim {claim}");
+                join(config, &claim, applicant, document, delivery)
+            }
+            (Some(request), Some(_)) => Err(Error::new(
+                Code::Conflict,
+                format!("{}: the container has a GPU by a claim already; ask in one way", request.text),
+            )),
+        }
     })
+}
+
+/// Brings the container into the lease of its claim. The lease stays whatever becomes of the container.
+fn join<D: Delivery>(
+    config: &Config,
+    claim: &str,
+    applicant: &Applicant,
+    document: &mut Document,
+    delivery: &mut D,
+) -> Result<Option<Given>, Error> {
+    let store = &store(config)?;
+    let lease = claims::joined(store, claim, document)?;
+    let nonce = lease.grant.nonce;
+    if document.grant() == Some(nonce) {
+        debug!("has grant {nonce} already");
+        return Ok(Some(Given { nonce, is_new: false }));
+    }
+    foreign::refuse(config, &lease.request, document, &applicant.bundle)?;
+    let Some(patience) = delivery.patience(store)? else { return Ok(None) };
+    let granted = Granted::joined(config, lease)?;
+    let guard = delivery.guard()?;
+    patience.watch.check()?;
+    delivery.deliver(&Share { config, store, granted: &granted }, document, &guard)?;
+    Ok(Some(Given { nonce, is_new: false }))
 }
 
 fn give<D: Delivery>(
@@ -146,7 +189,7 @@ fn give<D: Delivery>(
         debug!("has grant {nonce} already");
         return Ok(Some(Given { nonce, is_new: false }));
     }
-    foreign::refuse(config, request, document, &applicant.bundle)?;
+    foreign::refuse(config, &request.text, document, &applicant.bundle)?;
     let Some(patience) = delivery.patience(store)? else { return Ok(None) };
     let step = debug_span!("reserve").entered();
     let (granted, guard) = grant::reserve(config, store, request, applicant, &patience, || delivery.guard())?;

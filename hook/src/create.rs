@@ -33,7 +33,7 @@
 //! Needs Linux 5.12 (`mount_setattr`).
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fgpu_allocator::{Applicant, Process, Store};
@@ -45,14 +45,16 @@ use fgpu_engine::prepare::{Delivery, Share, prepare};
 use fgpu_engine::signals::HeldSignals;
 use fgpu_engine::watch::{Patience, Watch};
 use fgpu_engine::{bundle, cgroup_of, devices};
-use fgpu_spec::{CDI_KIND, Code, Document, Error, escape_for_display};
+use fgpu_spec::{CDI_KIND, CLAIM_KIND, Code, Document, Error, escape_for_display};
+use fgpu_wire::LIMITS_PATH;
+use rustix::fs::{OFlags, fstat, stat};
 
 use crate::attach::Attached;
 use crate::entry::{self, Stage};
 use crate::state;
 use crate::stop::{Deadline, WORK};
 use crate::target::Target;
-use crate::{parameters, report, source, ungranted};
+use crate::{parameters, report, resolve, source, ungranted};
 
 /// The time that a hook takes at most, unless it is told. It is short because a definition may give a hook
 /// little, and one that ends by itself says why.
@@ -66,6 +68,8 @@ pub(crate) enum Called<'a> {
     /// A CDI device of this name, for [`DEFAULT_TIMEOUT`] besides the longest wait of the node: its hooks
     /// have no limit of their own.
     Device(&'a str),
+    /// The device of a claim, `UID/REQUEST`, for [`DEFAULT_TIMEOUT`].
+    Claim(&'a str),
 }
 
 /// createRuntime and prestart: gives the container whose state is on `input` its share.
@@ -86,7 +90,7 @@ fn give(input: impl Read, called: &Called<'_>) -> Result<(), Error> {
     entry::enter(Stage::Create)?;
     let timeout = match called {
         Called::Stage(timeout) => *timeout,
-        Called::Device(_) => DEFAULT_TIMEOUT,
+        Called::Device(_) | Called::Claim(_) => DEFAULT_TIMEOUT,
     };
     let mut deadline = Deadline::set(timeout, LAST_WORDS, 1)?;
     let config = Config::load();
@@ -98,13 +102,16 @@ fn give(input: impl Read, called: &Called<'_>) -> Result<(), Error> {
     let state = state::read(input)?;
     let mut document = Document::parse(&bundle::read(&state.bundle().join("config.json"))?)?;
     // Every front end reads there which devices a container has.
-    if let Called::Device(name) = called
-        && !document.cdi_devices()?.iter().any(|device| device == name)
-    {
+    let (kind, name, there) = match called {
+        Called::Stage(_) => (CDI_KIND, "", Vec::new()),
+        Called::Device(name) => (CDI_KIND, *name, document.cdi_devices()?),
+        Called::Claim(name) => (CLAIM_KIND, *name, document.claims()?),
+    };
+    if !matches!(called, Called::Stage(_)) && !there.iter().any(|device| device == name) {
         return Err(Error::new(
             Code::Internal,
             format!(
-                "--device {CDI_KIND}={}: the container's config.json does not have the hook of this device",
+                "{kind}={}: the container's config.json does not have the hook of this device",
                 escape_for_display(name)
             ),
         ));
@@ -180,10 +187,14 @@ fn inject(
     document: &Document,
     held: &HeldSignals,
 ) -> Result<(), Error> {
+    let folder = share.store.container_dir(share.nonce());
+    if share.is_shared() && has_share(target, &folder) {
+        return Ok(());
+    }
     let layers = Layers::of_descriptor(&target.root);
     let plan = share.plan(&Image::of(document, layers.as_ref()))?;
     held.check()?;
-    let parameters = parameters::make(&share.config.driver_root, &share.store.container_dir(share.nonce()))?;
+    let parameters = parameters::make(&share.config.driver_root, &folder)?;
     let sources = source::open_all(&plan, parameters)?;
     target.check()?;
     let ungranted = ungranted::of_spec(&document.to_string(), &plan);
@@ -207,6 +218,15 @@ fn inject(
         }
         undo_mounts(attached, target, error)
     })
+}
+
+/// Whether the container has what is in the grant's folder already: an engine may list a claim's device twice.
+fn has_share(target: &Target, folder: &Path) -> bool {
+    let inside = resolve::open(&target.root, Path::new(LIMITS_PATH.trim_start_matches('/')), OFlags::PATH);
+    match (inside.and_then(fstat), stat(folder.join("limits"))) {
+        (Ok(inside), Ok(own)) => (inside.st_dev, inside.st_ino) == (own.st_dev, own.st_ino),
+        _ => false,
+    }
 }
 
 fn undo_mounts(attached: Attached, target: &mut Target, mut error: Error) -> Error {

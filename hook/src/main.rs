@@ -46,6 +46,7 @@ use crate::precreate::precreate;
 
 const USAGE: &str = "usage: fgpu-hook createRuntime|prestart|precreate [--timeout SECONDS]\n       \
                      fgpu-hook createRuntime --device NAME\n       \
+                     fgpu-hook createRuntime --claim UID/REQUEST\n       \
                      fgpu-hook poststop [NONCE]\n       \
                      fgpu-hook limit NONCE [--insist]";
 
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
     let input = std::io::stdin;
     let result = match words[..] {
         ["createRuntime", "--device", name] => create(input().lock(), &Called::Device(name)),
+        ["createRuntime", "--claim", name] => create(input().lock(), &Called::Claim(name)),
         [stage @ ("createRuntime" | "prestart" | "precreate"), ref options @ ..] => match timeout(options) {
             Some(timeout) if stage == "precreate" => {
                 precreate(input().lock(), std::io::stdout().lock(), timeout)

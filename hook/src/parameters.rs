@@ -31,9 +31,12 @@ pub(crate) fn make(driver_root: &Path, folder: &Path) -> Result<Option<PathBuf>,
     let path = folder.join("params");
     // The `none` tier has no folder for limits and ledger.
     container_files::folder(folder)?;
+    // By a rename: containers of one claim share the folder.
+    let temporary = folder.join(format!("params.{}", std::process::id()));
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path)?;
-        file.write_all(forbid(&text).as_bytes())
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o444).open(&temporary)?;
+        file.write_all(forbid(&text).as_bytes())?;
+        std::fs::rename(&temporary, &path)
     };
     write().map_err(|error| Error::io("create", &path, &error))?;
     Ok(Some(path))

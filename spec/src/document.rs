@@ -84,7 +84,16 @@ impl Document {
     /// # Errors
     /// [`Code::Internal`] when the hooks have another type than the OCI runtime specification gives them.
     pub fn cdi_devices(&self) -> Result<Vec<String>, Error> {
-        cdi::devices(&self.tree)
+        cdi::names(&self.tree, cdi::DEVICE)
+    }
+
+    /// The claims that the container uses, each `UID/REQUEST`, as its engine put their CDI devices into the
+    /// spec. An engine may list one several times.
+    ///
+    /// # Errors
+    /// As [`Document::cdi_devices`].
+    pub fn claims(&self) -> Result<Vec<String>, Error> {
+        cdi::names(&self.tree, cdi::CLAIM)
     }
 
     /// `process.env`, each `NAME=VALUE`, in its order.

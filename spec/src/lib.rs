@@ -26,9 +26,9 @@ pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
 pub use mig::{MigInstance, MigPlacement, MigProfile, MigSlice, MigStage};
 pub use plan::{Hook, Mount, Plan};
 pub use request::{
-    ALIAS_MARKS, CDI_KIND, Defaults, Filter, Isolation, KeyReference, MemoryAsk, Policy, Request, Vocabulary,
-    annotations_from_env, cdi_names, container_name, is_sandbox, key_reference, opts_out, parse_memory,
-    parse_wait,
+    ALIAS_MARKS, CDI_KIND, CLAIM_KIND, Defaults, Filter, Isolation, KeyReference, MemoryAsk, Policy, Request,
+    Vocabulary, annotations_from_env, cdi_names, container_name, is_sandbox, key_reference, opts_out,
+    parse_memory, parse_wait, pod_uid,
 };
 pub use show::escape_for_display;
 pub use topology::{Link, Path, Topology};

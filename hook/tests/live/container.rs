@@ -41,6 +41,16 @@ impl Container {
         Self { id, bundle, rootfs, process: None }
     }
 
+    /// Adds the hooks of these claims' CDI devices to its spec.
+    pub(crate) fn uses(self, claims: &[&str]) -> Self {
+        let path = self.bundle.join("config.json");
+        let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let hook = |claim: &&str| serde_json::json!({"path": "/usr/bin/fgpu-hook", "args": ["fgpu-hook", "createRuntime", "--claim", claim]});
+        config["hooks"]["createRuntime"] = claims.iter().map(hook).collect();
+        fs::write(&path, config.to_string()).unwrap();
+        self
+    }
+
     /// Starts its process. `script` mounts what this container has beside its root, in its namespace; `$R` is
     /// the root.
     pub(crate) fn start(&mut self, script: &str) {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but only sees test functions")]
 
+mod claims;
 mod container;
 mod entry;
 mod hostile;

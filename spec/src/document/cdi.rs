@@ -1,5 +1,5 @@
-//! CDI devices of ours. What an engine takes from their file is a hook, whose arguments have the device's
-//! name.
+//! CDI devices of ours. What an engine takes from their file is a hook, whose arguments have the name of a
+//! share or of a claim.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -12,8 +12,10 @@ use crate::json::Object;
 
 /// The program that the file names.
 const PROGRAM: &str = "fgpu-hook";
-/// What stands before the device's name in the hook's arguments.
-const OPTION: &str = "--device";
+/// What stands before a share's name in the hook's arguments.
+pub(super) const DEVICE: &str = "--device";
+/// What stands before a claim's.
+pub(super) const CLAIM: &str = "--claim";
 
 #[derive(Deserialize)]
 struct Hook<'a> {
@@ -22,8 +24,12 @@ struct Hook<'a> {
     args: Option<Vec<String>>,
 }
 
-/// See [`Document::cdi_devices`](super::Document::cdi_devices).
-pub(super) fn devices(tree: &Object) -> Result<Vec<String>, Error> {
+/// The words that follow `option` in the arguments of our hooks.
+///
+/// # Errors
+/// [`Code::Internal`](crate::Code::Internal) when the hooks have another type than the OCI runtime
+/// specification gives them.
+pub(super) fn names(tree: &Object, option: &str) -> Result<Vec<String>, Error> {
     let Some(hooks) = tree.object("hooks") else { return Ok(Vec::new()) };
     let hooks: Vec<(&str, Hook<'_>)> = entries(hooks.get("createRuntime"), "hooks.createRuntime")?;
     let ours = hooks
@@ -31,7 +37,7 @@ pub(super) fn devices(tree: &Object) -> Result<Vec<String>, Error> {
         .filter(|(_, hook)| Path::new(&*hook.path).file_name().is_some_and(|name| name == PROGRAM));
     let names = ours.filter_map(|(_, hook)| {
         let mut words = hook.args.iter().flatten();
-        words.find(|word| *word == OPTION).and_then(|_| words.next()).cloned()
+        words.find(|word| *word == option).and_then(|_| words.next()).cloned()
     });
     Ok(names.collect())
 }
@@ -42,6 +48,17 @@ mod tests {
 
     fn devices(hooks: &str) -> Vec<String> {
         Document::parse(&format!(r#"{{"hooks":{{{hooks}}}}}"#)).unwrap().cdi_devices().unwrap()
+    }
+
+    #[test]
+    fn a_claim_is_no_share() {
+        let hook = |words: &str| {
+            format!(r#"{{"path":"/usr/bin/fgpu-hook","args":["fgpu-hook","createRuntime",{words}]}}"#)
+        };
+        let hooks = [hook(r#""--claim","1-2/gpu""#), hook(r#""--device","0.25""#)].join(",");
+        let document = Document::parse(&format!(r#"{{"hooks":{{"createRuntime":[{hooks}]}}}}"#)).unwrap();
+        assert_eq!(document.claims().unwrap(), ["1-2/gpu"]);
+        assert_eq!(document.cdi_devices().unwrap(), ["0.25"]);
     }
 
     #[test]

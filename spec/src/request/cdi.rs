@@ -17,6 +17,8 @@ use crate::{Code, Error, Inventory, escape_for_display};
 
 /// The kind of our devices.
 pub const CDI_KIND: &str = "fgpu.dev/gpu";
+/// The kind of the devices of Kubernetes' claims, which the node's DRA driver makes.
+pub const CLAIM_KIND: &str = "fgpu.dev/claim";
 
 /// Whole GPUs that one name asks for, and fractions of several.
 const SEVERAL: [&str; 4] = ["2x0.5", "2x1", "4x1", "8x1"];

@@ -24,6 +24,18 @@ pub fn container_name(annotations: &BTreeMap<String, String>) -> Option<String> 
     })
 }
 
+/// The uid of the container's pod, as containerd, the kubelet or CRI-O put it into the annotations; `None`
+/// outside of a pod. CRI-O keeps the kubelet's labels in JSON.
+pub fn pod_uid(annotations: &BTreeMap<String, String>) -> Option<String> {
+    const LABEL: &str = "io.kubernetes.pod.uid";
+    let told = ["io.kubernetes.cri.sandbox-uid", LABEL].iter().find_map(|key| annotations.get(*key).cloned());
+    told.or_else(|| {
+        let labels: serde_json::Value =
+            serde_json::from_str(annotations.get("io.kubernetes.cri-o.Labels")?).ok()?;
+        Some(labels.get(LABEL)?.as_str()?.to_owned())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,6 +50,20 @@ mod tests {
         assert!(is_sandbox(&map(&[("io.kubernetes.cri-o.ContainerType", "sandbox")])));
         assert!(!is_sandbox(&map(&[("io.kubernetes.cri.container-type", "container")])));
         assert!(!is_sandbox(&map(&[])));
+    }
+
+    #[test]
+    fn pods_have_their_uid_from_containerd_the_kubelet_or_cri_o() {
+        let labels = ("io.kubernetes.cri-o.Labels", r#"{"io.kubernetes.pod.uid":"c"}"#);
+        for (pairs, expected) in [
+            (&[("io.kubernetes.cri.sandbox-uid", "a"), ("io.kubernetes.pod.uid", "b")][..], Some("a")),
+            (&[("io.kubernetes.pod.uid", "b"), labels], Some("b")),
+            (&[labels], Some("c")),
+            (&[("io.kubernetes.cri-o.Labels", "{")], None),
+            (&[], None),
+        ] {
+            assert_eq!(pod_uid(&map(pairs)).as_deref(), expected, "{pairs:?}");
+        }
     }
 
     #[test]
