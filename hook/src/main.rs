@@ -3,6 +3,7 @@
 //! ```text
 //! fgpu-hook createRuntime|prestart [--timeout SECONDS]   state on stdin; gives the container its share
 //! fgpu-hook createRuntime --device NAME                  the same, as a CDI device has it
+//! fgpu-hook createRuntime --claim UID/REQUEST            the same, with the share that a claim has already
 //! fgpu-hook poststop [NONCE]                             state on stdin; gives it back
 //! fgpu-hook limit NONCE [--insist]                       state on stdin; the driver's part of a grant, at createRuntime
 //! fgpu-hook precreate [--timeout SECONDS]                spec on stdin, edited spec on stdout (Podman)

@@ -242,6 +242,7 @@ fn lease_row(lease: &LeaseStatus, share: &ShareStatus, first: bool) -> Vec<Cell>
             _ if lease.gone => Cell::styled("gone", WARNING),
             (Some(_), _) => Cell::styled("exceeded", WRONG),
             (None, State::Active) => Cell::from(""),
+            (None, State::Claimed) => Cell::styled("claimed", FAINT),
             (None, state) => Cell::styled(word(&state), WARNING),
         }),
     ]
