@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Key;
+use crate::{Key, Process};
 
 /// The namespace of the keys of such leases. No engine has one of this name whose ids have a `/`.
 const NAMESPACE: &str = "claim";
@@ -32,6 +32,15 @@ pub struct ResourceClaim {
     pub request: String,
     /// The uids of the pods that may use it, `status.reservedFor`.
     pub pods: Vec<String>,
+}
+
+/// A container that has joined a lease with an anchor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Its init.
+    pub init: Process,
+    /// Its cgroup, relative to the cgroup mount.
+    pub cgroup: String,
 }
 
 impl ResourceClaim {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fgpu_spec::{Compute, Grant, GrantedGpu, Nonce, Seen, Tier};
 use serde::{Deserialize, Serialize};
 
-use crate::{Anchor, Process};
+use crate::{Anchor, Joined, Process};
 
 /// Names a container: the runtime's namespace (`moby`, `k8s.io`, …) and the id in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -105,15 +105,14 @@ pub struct Lease {
     pub kept: Option<u64>,
     /// What it ends with, in [`State::Claimed`] and after it.
     pub anchor: Option<Anchor>,
-    /// The cgroups of the containers that have joined a lease with an anchor, relative to the cgroup mount. An
-    /// ended container's stays until another one joins.
-    pub joined: Vec<String>,
+    /// The containers that have joined a lease with an anchor. An ended one stays until another one joins.
+    pub joined: Vec<Joined>,
 }
 
 impl Lease {
     /// The cgroups of its containers, relative to the cgroup mount, as far as they are known.
     pub fn cgroups(&self) -> impl Iterator<Item = &str> {
-        self.cgroup.iter().chain(&self.joined).map(String::as_str)
+        self.cgroup.iter().chain(self.joined.iter().map(|one| &one.cgroup)).map(String::as_str)
     }
 }
 
@@ -180,8 +179,8 @@ struct Line<'a> {
     kept: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     anchor: Option<&'a Anchor>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    joined: &'a [String],
+    #[serde(skip_serializing_if = "<[Joined]>::is_empty")]
+    joined: &'a [Joined],
 }
 
 /// The same, read back.
@@ -211,7 +210,7 @@ struct OwnedLine {
     kept: Option<u64>,
     anchor: Option<Anchor>,
     #[serde(default)]
-    joined: Vec<String>,
+    joined: Vec<Joined>,
 }
 
 impl Serialize for Lease {

@@ -12,7 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::file::{Files, Lock};
 use crate::image::{self, Boot, Damage, Edit, Image, Summary};
-use crate::{Change, Error, Host, Key, Lease, Observer, Process, State};
+use crate::{Change, Error, Host, Joined, Key, Lease, Observer, Process, State};
 
 /// How often a reader without the lock reads again before it takes the lock.
 const READS: usize = 3;
@@ -62,8 +62,8 @@ impl Store {
     }
 
     /// Records that the container runs, and what keeps its lease alive from now on; what is `None` stays as
-    /// it was. One with an anchor learns the cgroup of one more container instead. Idempotent. `false` if
-    /// there is no such lease (any more).
+    /// it was. One with an anchor learns of one more container instead, if both are known. Idempotent. `false`
+    /// if there is no such lease (any more).
     ///
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
@@ -76,9 +76,10 @@ impl Store {
         self.change(nonce, |lease| {
             let held = lease.state.is_held();
             if held && lease.anchor.is_some() {
-                let may_live = |path: &String| self.host.cgroup_has_process(path).unwrap_or(true);
+                let may_live = |one: &Joined| self.host.cgroup_has_process(&one.cgroup).unwrap_or(true);
                 lease.joined.retain(may_live);
-                lease.joined.extend(cgroup.filter(|path| !lease.joined.contains(path)));
+                let joins = init.zip(cgroup).map(|(init, cgroup)| Joined { init, cgroup });
+                lease.joined.extend(joins.filter(|one| !lease.joined.contains(one)));
             } else if held {
                 lease.state = State::Active;
                 lease.init = init.or(lease.init);

@@ -5,7 +5,7 @@
 //! place of its own, and the container can open its GPU no more. No hook is called then: `fgpu-runtime` and
 //! the relay look after each `update` that they see, and `fgpu gc` looks at all containers.
 
-use fgpu_allocator::{Key, Lease, Store};
+use fgpu_allocator::{Key, Lease, Process, Store};
 use fgpu_spec::Error;
 
 use crate::config::Config;
@@ -40,20 +40,17 @@ fn reopen_those(
     which: impl Fn(&Lease) -> bool,
 ) -> Result<Vec<Reopened>, Error> {
     let mut leases = store.leases()?;
-    // Only in the cgroup that was the container's when it got its share.
-    let is_there = |lease: &Lease| {
-        lease.init.is_some_and(|init| {
-            init.is_alive() && lease.cgroup.is_some() && cgroup_of(init.pid) == lease.cgroup
-        })
-    };
-    leases.retain(|lease| which(lease) && lease.key.namespace != crate::RUN_NAMESPACE && is_there(lease));
-    if leases.is_empty() {
+    leases.retain(|lease| which(lease) && lease.key.namespace != crate::RUN_NAMESPACE);
+    let containers: Vec<(Lease, Process)> = leases
+        .into_iter()
+        .flat_map(|lease| inits(&lease).into_iter().map(move |init| (lease.clone(), init)))
+        .collect();
+    if containers.is_empty() {
         return Ok(Vec::new());
     }
     let inventory = fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
     let mut told = Vec::new();
-    for lease in leases {
-        let Some(init) = lease.init else { continue };
+    for (lease, init) in containers {
         let nodes = plan::nodes(config, &inventory, &lease.grant);
         match nodes.and_then(|nodes| devices::open(init.pid, &nodes)) {
             Ok(opened) if !init.is_alive() => opened.undo()?,
@@ -63,4 +60,13 @@ fn reopen_those(
         }
     }
     Ok(told)
+}
+
+/// The inits of a lease's containers that run in the cgroup that was theirs when they got their share.
+fn inits(lease: &Lease) -> Vec<Process> {
+    let own = lease.init.zip(lease.cgroup.as_ref());
+    let all = own.into_iter().chain(lease.joined.iter().map(|one| (one.init, &one.cgroup)));
+    let is_there =
+        |(init, cgroup): &(Process, &String)| init.is_alive() && cgroup_of(init.pid).as_ref() == Some(cgroup);
+    all.filter(is_there).map(|(init, _)| init).collect()
 }

@@ -1,6 +1,6 @@
 //! Leases of claims: no process holds them, and the DRA driver alone gives them back.
 
-use fgpu_allocator::{Anchor, Lease, ResourceClaim, Rules, State, Store, Ticket, Turn};
+use fgpu_allocator::{Anchor, Joined, Lease, ResourceClaim, Rules, State, Store, Ticket, Turn};
 use fgpu_spec::{Code, Error, Filter, MemoryAsk, Request, Tier};
 
 use crate::node::{GIB, Node, applicant, assert_no_overcommit, fraction, inventory, reserve};
@@ -44,10 +44,11 @@ fn a_claim_has_its_lease_until_it_is_given_back() {
 
     let nonce = lease.grant.nonce;
     // What its containers' front ends do.
+    let init = node.spawn();
     for cgroup in ["/pod/1", "/pod/2", "/pod/2"] {
-        assert!(node.store.activate(&nonce, Some(node.spawn()), Some(cgroup.into())).unwrap());
+        assert!(node.store.activate(&nonce, Some(init), Some(cgroup.into())).unwrap());
     }
-    let joined = Lease { joined: vec!["/pod/2".into()], ..lease.clone() };
+    let joined = Lease { joined: vec![Joined { init, cgroup: "/pod/2".into() }], ..lease.clone() };
     assert_eq!(node.store.leases().unwrap(), [joined.clone()], "nothing runs in the first one any more");
     assert_eq!(node.store.release(&nonce).unwrap(), None);
     assert_eq!(node.store.release_dead(&lease.key).unwrap(), []);
