@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Key, Process};
 
-/// The namespace of the keys of such leases. No engine has one of this name whose ids have a `/`.
-const NAMESPACE: &str = "claim";
+/// The namespaces of the keys of such leases. No engine has one of these names whose ids have a `/`.
+const CLAIM: &str = "claim";
+const POD: &str = "pod";
 
 /// What a lease ends with if that is no process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +18,22 @@ const NAMESPACE: &str = "claim";
 pub enum Anchor {
     /// A claim of Kubernetes: the node's DRA driver gives it back.
     Claim(ResourceClaim),
+    /// A pod whose annotations ask for a share of all its containers: it ends with the pod's cgroup.
+    Pod(Pod),
+}
+
+/// A pod of Kubernetes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// Its cgroup, relative to the cgroup mount. The kubelet makes it before the pod's first container and
+    /// removes it after the last.
+    pub cgroup: String,
 }
 
 /// A request of a ResourceClaim (resource.k8s.io/v1).
@@ -51,14 +68,33 @@ impl ResourceClaim {
 
     /// The key of the lease of `UID/REQUEST`.
     pub fn key_of(name: &str) -> Key {
-        Key { namespace: NAMESPACE.into(), id: name.into() }
+        Key { namespace: CLAIM.into(), id: name.into() }
+    }
+}
+
+impl Pod {
+    /// The key of the lease.
+    pub fn key(&self) -> Key {
+        Key { namespace: POD.into(), id: format!("{}/{}/{}", self.namespace, self.name, self.uid) }
     }
 }
 
 impl Anchor {
-    /// For people: `claim default/training, request gpu`.
+    /// For people: `claim default/training, request gpu` or `pod default/trainer`.
     pub fn words(&self) -> String {
-        let Self::Claim(claim) = self;
-        format!("claim {}/{}, request {}", claim.namespace, claim.name, claim.request)
+        match self {
+            Self::Claim(claim) => {
+                format!("claim {}/{}, request {}", claim.namespace, claim.name, claim.request)
+            }
+            Self::Pod(pod) => format!("pod {}/{}", pod.namespace, pod.name),
+        }
+    }
+
+    /// What to call the lease: `NAMESPACE/NAME`, of a claim with its request.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Claim(claim) => format!("{}/{}/{}", claim.namespace, claim.name, claim.request),
+            Self::Pod(pod) => format!("{}/{}", pod.namespace, pod.name),
+        }
     }
 }

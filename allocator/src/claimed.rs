@@ -1,10 +1,11 @@
-//! Leases of claims: what the node's DRA driver does to them.
+//! Leases that are tied to something else than a process, and what the node's DRA driver does to those of
+//! claims.
 
 use fgpu_spec::{Code, Inventory, Nonce, Request, Tier};
 
 use crate::reserve::{Attempt, Refused, Stand};
 use crate::store::new_nonce;
-use crate::{Anchor, Applicant, Change, Error, Lease, Process, ResourceClaim, Rules, State, Store};
+use crate::{Anchor, Applicant, Change, Error, Lease, Process, ResourceClaim, Rules, State, Store, image};
 
 impl Store {
     /// Gives `claim` what `request` asks, and nothing else: the scheduler of the cluster has decided which
@@ -23,19 +24,19 @@ impl Store {
     ) -> Result<Lease, fgpu_spec::Error> {
         let nonce = new_nonce()?;
         let ask = self.ask(inventory, rules, request, tiers)?;
+        let anchor = Some(Anchor::Claim(claim.clone()));
         let maker = Process::current()?;
-        let applicant = Applicant { key: claim.key(), bundle: "/".into(), maker, pid_file: None };
-        let key = crate::image::key_head(&applicant.key);
-        let anchor = Anchor::Claim(claim.clone());
+        let applicant = Applicant { key: claim.key(), bundle: "/".into(), maker, pid_file: None, anchor };
+        let key = image::key_head(&applicant.key);
         let mut swept = false;
         loop {
-            match self.attempt(&ask, &applicant, nonce, Some(&key), Stand::Decided(&anchor))? {
+            match self.attempt(&ask, &applicant, nonce, Some(&key), Stand::Decided)? {
                 Attempt::Done(lease) => {
                     self.tell(Change::Granted(&lease));
                     return Ok(*lease);
                 }
                 Attempt::SameKey => {
-                    if let Some(lease) = self.claimed(&applicant.key)? {
+                    if let Some(lease) = self.anchored(&applicant)? {
                         return self.same_share(lease, request, claim);
                     }
                 }
@@ -56,23 +57,29 @@ impl Store {
         request: &Request,
         claim: &ResourceClaim,
     ) -> Result<Lease, fgpu_spec::Error> {
+        let anchor = Anchor::Claim(claim.clone());
         if lease.request != request.text {
-            let claim = Anchor::Claim(claim.clone()).words();
+            let words = anchor.words();
             return Err(fgpu_spec::Error::new(
                 Code::Conflict,
                 format!(
-                    "{claim} has {} and asks for {} now: delete its pods first",
+                    "{words} has {} and asks for {} now: delete its pods first",
                     lease.request, request.text
                 ),
             ));
         }
         self.set_pods(&claim.uid, &claim.pods)?;
-        lease.anchor = Some(Anchor::Claim(claim.clone()));
+        lease.anchor = Some(anchor);
         Ok(lease)
     }
 
-    fn claimed(&self, key: &crate::Key) -> Result<Option<Lease>, Error> {
-        Ok(self.leases()?.into_iter().find(|lease| lease.key == *key && lease.state == State::Claimed))
+    /// The lease that is there for all that have the applicant's key, if it is tied to something.
+    pub(crate) fn anchored(&self, applicant: &Applicant) -> Result<Option<Lease>, Error> {
+        if applicant.anchor.is_none() {
+            return Ok(None);
+        }
+        let leases = self.leases()?;
+        Ok(leases.into_iter().find(|lease| lease.key == applicant.key && lease.state == State::Claimed))
     }
 
     /// Sets which pods may use the leases of the claim with this uid.
@@ -86,7 +93,7 @@ impl Store {
                     pods.clone_into(&mut claim.pods);
                     true
                 }
-                None => false,
+                _ => false,
             })?;
         }
         Ok(())
@@ -96,7 +103,7 @@ impl Store {
     fn of_claim(&self, uid: &str) -> Result<Vec<Nonce>, Error> {
         let is_its = |lease: &Lease| match &lease.anchor {
             Some(Anchor::Claim(claim)) => lease.state == State::Claimed && claim.uid == uid,
-            None => false,
+            _ => false,
         };
         Ok(self.leases()?.iter().filter(|lease| is_its(lease)).map(|lease| lease.grant.nonce).collect())
     }
@@ -111,5 +118,13 @@ impl Store {
             released.extend(self.release_held(&nonce)?);
         }
         Ok(released)
+    }
+
+    /// Ends a lease with an anchor that no container has joined: its first one could not be made.
+    ///
+    /// # Errors
+    /// As [`Store::release`].
+    pub fn release_unjoined(&self, nonce: &Nonce) -> Result<Option<Lease>, Error> {
+        self.release_if(nonce, |lease| lease.anchor.is_some() && lease.joined.is_empty())
     }
 }

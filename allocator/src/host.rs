@@ -125,6 +125,27 @@ impl Host {
         Ok(false)
     }
 
+    /// Whether there is a cgroup of this path, in v1 in any controller's tree.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    pub fn has_cgroup(&self, path: &str) -> io::Result<bool> {
+        let path = Path::new(path.trim_start_matches('/'));
+        if path.as_os_str().is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_)))
+        {
+            return Ok(false);
+        }
+        if self.cgroup.join(path).try_exists()? {
+            return Ok(true);
+        }
+        for tree in fs::read_dir(&self.cgroup)? {
+            if tree?.path().join(path).try_exists()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Whether a process is left in the cgroup or below it. In v1 every controller has a tree of its own, and
     /// any of them counts. A cgroup that does not exist is empty.
     ///

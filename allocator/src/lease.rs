@@ -41,6 +41,8 @@ pub struct Applicant {
     /// Where the runtime will write the init's pid: a plain decimal, runc's `state.json` or crun's `status`.
     /// With the latter two a reused pid is told apart with certainty, as they carry the start time.
     pub pid_file: Option<PathBuf>,
+    /// What the lease shall be tied to instead of these processes. Then it is one for all that have this key.
+    pub anchor: Option<Anchor>,
 }
 
 /// How far a lease has come.

@@ -58,7 +58,7 @@ mod tiers;
 mod waiter;
 mod words;
 
-pub use anchor::{Anchor, Joined, ResourceClaim};
+pub use anchor::{Anchor, Joined, Pod, ResourceClaim};
 pub use capacity::{Held, Holder};
 pub use decision::{Decision, GpuReport, Placement, Refusal, Verdict};
 pub use error::Error;

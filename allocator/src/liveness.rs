@@ -3,7 +3,8 @@
 //! | known | the lease lives while |
 //! |---|---|
 //! | init | init runs, or its cgroup has a process |
-//! | an anchor | always: the program that knows of its end gives it back |
+//! | it is a claim's | always: the program that knows of the claim's end gives it back |
+//! | it is a pod's | the pod's cgroup is there |
 //! | only the maker | the maker runs, or a pid file names a process that can be the container's init, or the cgroup has a process |
 //!
 //! Pid files are the grant's own ([`crate::Store::pid_file`]), and the one that the lease names. A process is
@@ -19,7 +20,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 
-use crate::{Host, Lease, Process, host};
+use crate::{Anchor, Host, Lease, Process, host};
 
 /// Largest state file that is read, in bytes; runc's holds the container's whole configuration.
 const STATE_FILE_MAX: u64 = 16 << 20;
@@ -43,8 +44,12 @@ pub(crate) enum Life {
 /// # Errors
 /// When it cannot be told; the lease must stay.
 pub(crate) fn judge(host: &Host, lease: &Lease, own: &Path) -> io::Result<Life> {
-    if lease.anchor.is_some() {
-        return Ok(Life::Alive);
+    match &lease.anchor {
+        Some(Anchor::Claim(_)) => return Ok(Life::Alive),
+        Some(Anchor::Pod(pod)) => {
+            return Ok(if host.has_cgroup(&pod.cgroup)? { Life::Alive } else { Life::Dead });
+        }
+        None => {}
     }
     match lease.init {
         Some(init) if host.is_alive(init)? => return Ok(Life::Alive),

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Anchor, Key, Lease};
+use crate::{Key, Lease};
 
 /// Where containerd and Docker's own containerd keep the bundles of what runs, as `NAMESPACE/ID`.
 pub const TASKS: [&str; 2] = [
@@ -52,13 +52,10 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// The names of a lease's container, or of the request of the claim that it is for.
+    /// The names of a lease's container, or of the pod or the claim that it is for.
     pub fn of(&mut self, lease: &Lease) -> Names {
-        if let Some(Anchor::Claim(claim)) = &lease.anchor {
-            return Names {
-                name: Some(format!("{}/{}/{}", claim.namespace, claim.name, claim.request)),
-                image: None,
-            };
+        if let Some(anchor) = &lease.anchor {
+            return Names { name: Some(anchor.name()), image: None };
         }
         self.at(&lease.key, &lease.bundle)
     }

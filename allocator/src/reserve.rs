@@ -73,8 +73,8 @@ pub(crate) enum Stand<'a> {
     Aside,
     /// It waits, or would like to; it takes a place if it has none and is refused.
     Waits(&'a mut Ticket),
-    /// It is ahead of all that wait, and held by this.
-    Decided(&'a Anchor),
+    /// It is ahead of all that wait, and does not wait itself.
+    Decided,
 }
 
 impl Stand<'_> {
@@ -90,7 +90,8 @@ impl Store {
     /// Gives `applicant` what `request` asks, in the first of `tiers` that has room for it, or says why not.
     ///
     /// If there is no room, the leases of the dead are freed and it is tried once more. Dead leases of the
-    /// same container are freed in any case: a restarted container has one lease.
+    /// same container are freed in any case: a restarted container has one lease. An applicant with an anchor
+    /// gets the lease that is there.
     ///
     /// # Errors
     /// With the codes of [`crate::Refusal::code`]; `state-corrupt` and `internal` as [`Error`] says. Then
@@ -108,7 +109,8 @@ impl Store {
         let key = image::key_head(&applicant.key);
         let (mut swept_key, mut swept_all) = (false, false);
         loop {
-            match self.attempt(&ask, applicant, nonce, (!swept_key).then_some(&key), Stand::Aside)? {
+            let same_key = (!swept_key || applicant.anchor.is_some()).then_some(&key);
+            match self.attempt(&ask, applicant, nonce, same_key, Stand::Aside)? {
                 Attempt::Done(lease) => {
                     self.tell(Change::Granted(&lease));
                     return Ok(*lease);
@@ -116,6 +118,9 @@ impl Store {
                 Attempt::SameKey => {
                     self.sweep(Some(&key))?;
                     swept_key = true;
+                    if let Some(lease) = self.anchored(applicant)? {
+                        return Ok(lease);
+                    }
                 }
                 Attempt::Refused(Refused { may_pass: true, .. }) if !swept_all => {
                     self.reconcile()?;
@@ -159,15 +164,12 @@ impl Store {
         if sums.same_key {
             return Ok(Attempt::SameKey);
         }
-        let ahead = if let Stand::Decided(_) = stand { Some(0) } else { place };
+        let ahead = if let Stand::Decided = stand { Some(0) } else { place };
         let (tier, decision, passed) = queue::decide(ask, &image, &sums, ahead).map_err(damaged)?;
         match &decision.outcome {
             Ok(placement) => {
                 let mut lease = lease(ask, applicant, nonce, tier, placement.clone());
                 lease.pid_namespace = self.pid_namespace;
-                if let Stand::Decided(anchor) = stand {
-                    (lease.state, lease.anchor) = (State::Claimed, Some(anchor.clone()));
-                }
                 let taken = self.driver_part().take_kept(&image, &mut lease)?;
                 let line = image::line(&lease, &self.boot)?;
                 let passed = queue::count_passes(&image, &passed, &self.boot).map_err(damaged)?;
@@ -177,7 +179,7 @@ impl Store {
                 self.files.replace(&lock, &draft)?;
                 match stand {
                     Stand::Waits(ticket) => self.queue().left(lock, &image, ticket),
-                    Stand::Aside | Stand::Decided(_) => {
+                    Stand::Aside | Stand::Decided => {
                         drop(lock);
                         self.queue().wake_first(&image, None);
                     }
@@ -265,10 +267,15 @@ fn lease(ask: &Ask<'_>, applicant: &Applicant, nonce: Nonce, tier: Tier, placeme
     let Placement { gpus, exclusive, notes, why: _ } = placement;
     // A slice has its SMs to itself, whether or not they were asked for.
     let compute = if tier == Tier::Mig { Compute::Cap } else { ask.request.compute };
+    // The driver limits a cgroup, and a pod has one.
+    let cgroup = match &applicant.anchor {
+        Some(Anchor::Pod(pod)) if tier == Tier::Driver => Some(pod.cgroup.clone()),
+        _ => None,
+    };
     Lease {
         key: applicant.key.clone(),
         grant: Grant { nonce, tier, compute, gpus, notes },
-        state: State::Reserving,
+        state: if applicant.anchor.is_some() { State::Claimed } else { State::Reserving },
         owner: ask.request.owner.clone(),
         exclusive,
         bundle: applicant.bundle.clone(),
@@ -276,13 +283,13 @@ fn lease(ask: &Ask<'_>, applicant: &Applicant, nonce: Nonce, tier: Tier, placeme
         pid_namespace: None,
         pid_file: applicant.pid_file.clone(),
         init: None,
-        cgroup: None,
+        cgroup,
         created: host::boottime(),
         wall: host::wall(),
         request: ask.request.text.clone(),
         trouble: None,
         kept: None,
-        anchor: None,
+        anchor: applicant.anchor.clone(),
         joined: Vec::new(),
     }
 }

@@ -109,7 +109,11 @@ impl Store {
         self.release_if(nonce, |_| true)
     }
 
-    fn release_if(&self, nonce: &Nonce, may_end: impl Fn(&Lease) -> bool) -> Result<Option<Lease>, Error> {
+    pub(crate) fn release_if(
+        &self,
+        nonce: &Nonce,
+        may_end: impl Fn(&Lease) -> bool,
+    ) -> Result<Option<Lease>, Error> {
         let released = {
             let lock = self.files.lock(&self.host)?;
             let image = self.read_locked(&lock)?;

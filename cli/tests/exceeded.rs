@@ -120,6 +120,7 @@ impl Node {
             bundle: "/".into(),
             maker: init,
             pid_file: None,
+            anchor: None,
         };
         let lease = self
             .store

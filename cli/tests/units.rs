@@ -74,6 +74,7 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
         bundle: bundle.into(),
         maker,
         pid_file: None,
+        anchor: None,
     };
     let lease = store.reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &applicant).unwrap();
     let folder = store.container_dir(&lease.grant.nonce);

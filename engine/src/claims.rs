@@ -11,9 +11,7 @@
 use std::collections::BTreeMap;
 
 use fgpu_allocator::{Anchor, Lease, ResourceClaim, Store};
-use fgpu_spec::{
-    Code, Compute, Document, Error, Isolation, Nonce, Request, Tier, escape_for_display, pod_uid,
-};
+use fgpu_spec::{Code, Compute, Document, Error, Isolation, Nonce, PodOf, Request, Tier, escape_for_display};
 
 use crate::config::Config;
 use crate::driver_step;
@@ -195,7 +193,7 @@ pub(crate) fn joined(store: &Store, name: &str, document: &Document) -> Result<L
         ));
     };
     let words = lease.anchor.as_ref().map_or(shown, Anchor::words);
-    let Some(pod) = pod_uid(&document.annotations()) else {
+    let Some(PodOf { uid: pod, .. }) = PodOf::of(&document.annotations()) else {
         return Err(Error::new(Code::Denied, format!("{words}: only containers of its pods may use it")));
     };
     match &lease.anchor {

@@ -72,7 +72,8 @@ fn told(step: &str, output: &Output) -> Error {
 /// # Errors
 /// What the driver answers. The lease is still there; what was made goes with it.
 pub fn set_up(config: &Config, store: &Store, lease: Lease) -> Result<SetUp, Error> {
-    if !lease.grant.gpus.iter().any(|gpu| gpu.mig.is_some()) {
+    // What a container has joined was set up for it.
+    if !lease.grant.gpus.iter().any(|gpu| gpu.mig.is_some()) || !lease.joined.is_empty() {
         return Ok(SetUp::Done(Box::new(lease)));
     }
     let nonce = lease.grant.nonce;

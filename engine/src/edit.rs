@@ -53,6 +53,7 @@ pub fn prepare_bundle(
         bundle: container.bundle.into(),
         maker: container.maker,
         pid_file: container.pid_file.clone(),
+        anchor: None,
     };
     let mut edit = Edit {
         bundle: container.bundle,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use std::path::{Path, PathBuf};
 
-use fgpu_allocator::{Applicant, Lease, Store};
+use fgpu_allocator::{Applicant, Key, Lease, Store};
 use fgpu_spec::{
     Code, Compute, Document, Error, Inventory, Isolation, Nonce, Plan, Request, Tier, Vocabulary,
 };
@@ -77,6 +77,16 @@ pub fn written(store: &Store, document: &Document, id: &str, bundle: &Path) -> R
         Some(lease) if store.is_in_use(lease)? => Ok(Some(nonce)),
         _ => Ok(None),
     }
+}
+
+/// The grant of a lease that is tied to something, if another front end has brought this container into it.
+///
+/// # Errors
+/// The leases cannot be read.
+pub fn joined(store: &Store, document: &Document, key: &Key) -> Result<Option<Nonce>, Error> {
+    let Some(nonce) = document.grant() else { return Ok(None) };
+    let is_its = |lease: &Lease| lease.grant.nonce == nonce && lease.key == *key;
+    Ok(store.leases()?.iter().any(is_its).then_some(nonce))
 }
 
 /// What a plan has to know of a container.
@@ -153,7 +163,7 @@ pub fn reserve<Guard>(
                 let insists = request.isolation == Isolation::Driver;
                 return Ok((Granted { inventory, lease: *lease, insists }, guard));
             }
-            Ok(SetUp::PlaceTaken) => give_back(config, store, &nonce)?,
+            Ok(SetUp::PlaceTaken) => give_up(config, store, &nonce)?,
             Err(error) => return Err(undo(config, store, &nonce, error)),
         }
         places += 1;
@@ -243,8 +253,15 @@ impl Granted {
     }
 }
 
+/// Gives back what was just reserved. What others have joined meanwhile stays.
+fn give_up(config: &Config, store: &Store, nonce: &Nonce) -> Result<(), Error> {
+    let unjoined = store.release_unjoined(nonce)?;
+    unjoined.map_or(Ok(()), |lease| driver_step::ended(config, store, &lease))?;
+    give_back(config, store, nonce)
+}
+
 fn undo(config: &Config, store: &Store, nonce: &Nonce, mut error: Error) -> Error {
-    if let Err(second) = give_back(config, store, nonce) {
+    if let Err(second) = give_up(config, store, nonce) {
         error.message.push_str(&format!("; and its lease {nonce} stays until fgpu gc: {second}"));
     }
     error

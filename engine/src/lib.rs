@@ -33,6 +33,7 @@ mod own;
 mod places;
 mod plan;
 mod podman;
+mod pods;
 pub mod prepare;
 mod programs;
 mod reopen;

@@ -19,7 +19,7 @@ use crate::events::refusals_of;
 use crate::grant::{Granted, Image};
 use crate::runtime::is_host_root;
 use crate::watch::Patience;
-use crate::{claims, driver_step, foreign, grant, store};
+use crate::{claims, driver_step, foreign, grant, pods, store};
 
 /// How a front end brings a share into its container.
 pub trait Delivery {
@@ -163,7 +163,7 @@ fn join<D: Delivery>(
     let store = &store(config)?;
     let lease = claims::joined(store, claim, document)?;
     let nonce = lease.grant.nonce;
-    if document.grant() == Some(nonce) {
+    if grant::joined(store, document, &lease.key)?.is_some() {
         debug!("has grant {nonce} already");
         return Ok(Some(Given { nonce, is_new: false }));
     }
@@ -185,7 +185,12 @@ fn give<D: Delivery>(
 ) -> Result<Option<Given>, Error> {
     writable(config, request)?;
     let store = &store(config)?;
-    if let Some(nonce) = grant::written(store, document, &applicant.key.id, &applicant.bundle)? {
+    let applicant = &*pods::applicant(document, applicant)?;
+    let written = match applicant.anchor {
+        Some(_) => grant::joined(store, document, &applicant.key)?,
+        None => grant::written(store, document, &applicant.key.id, &applicant.bundle)?,
+    };
+    if let Some(nonce) = written {
         debug!("has grant {nonce} already");
         return Ok(Some(Given { nonce, is_new: false }));
     }

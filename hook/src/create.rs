@@ -121,6 +121,7 @@ fn give(input: impl Read, called: &Called<'_>) -> Result<(), Error> {
         bundle: state.bundle().clone(),
         maker: Process::current()?,
         pid_file: None,
+        anchor: None,
     };
     let mut delivery = Live {
         pid: state::init(&state),

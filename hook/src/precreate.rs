@@ -65,6 +65,7 @@ pub(crate) fn precreate(input: impl Read, mut output: impl Write, timeout: Durat
         bundle: folder.clone(),
         maker,
         pid_file: pid_file(&text),
+        anchor: None,
     };
     let watch = Watch::default().process(maker, "podman");
     let mut edit = Edit {

@@ -106,6 +106,12 @@ impl Document {
         self.view.cwd.clone()
     }
 
+    /// `linux.cgroupsPath` (config-linux.md): a path, or systemd's `SLICE:PREFIX:NAME`.
+    pub fn cgroups_path(&self) -> Option<String> {
+        let node = self.tree.object("linux")?.get("cgroupsPath")?;
+        serde_json::from_str(&node.json()).ok()
+    }
+
     /// `root.path`: absolute, or relative to the bundle.
     pub fn root_path(&self) -> Option<String> {
         self.view.root.clone()

@@ -13,6 +13,7 @@ mod inventory;
 mod json;
 mod mig;
 mod plan;
+mod pod;
 mod request;
 mod show;
 mod topology;
@@ -25,10 +26,11 @@ pub use health::{Health, Outsider, Seen};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
 pub use mig::{MigInstance, MigPlacement, MigProfile, MigSlice, MigStage};
 pub use plan::{Hook, Mount, Plan};
+pub use pod::PodOf;
 pub use request::{
     ALIAS_MARKS, CDI_KIND, CLAIM_KIND, Defaults, Filter, Isolation, KeyReference, MemoryAsk, Policy, Request,
-    Vocabulary, annotations_from_env, cdi_names, container_name, is_sandbox, key_reference, opts_out,
-    parse_memory, parse_wait, pod_uid,
+    Vocabulary, annotations_from_env, cdi_names, container_name, is_pod_wide, is_sandbox, key_reference,
+    opts_out, parse_memory, parse_wait,
 };
 pub use show::escape_for_display;
 pub use topology::{Link, Path, Topology};

@@ -55,7 +55,7 @@ mod word;
 pub use alias::{ALIAS_MARKS, Vocabulary};
 pub use cdi::{CDI_KIND, CLAIM_KIND, cdi_names};
 pub use key::{annotations_from_env, opts_out};
-pub use pod::{container_name, is_sandbox, pod_uid};
+pub use pod::{container_name, is_pod_wide, is_sandbox};
 pub use reference::{KeyReference, key_reference};
 
 /// How GPUs are chosen.

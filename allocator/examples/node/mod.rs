@@ -48,6 +48,7 @@ pub(crate) fn applicant(maker: Process, number: u64) -> Applicant {
     let bundle = PathBuf::from(format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}"));
     Applicant {
         pid_file: Some(bundle.join("init.pid")),
+        anchor: None,
         key: Key { namespace: "moby".into(), id },
         bundle,
         maker,

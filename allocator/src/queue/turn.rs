@@ -55,7 +55,8 @@ impl Store {
                 None if !thorough => Stand::Aside,
                 _ => Stand::Waits(ticket),
             };
-            match self.attempt(ask, applicant, nonce, (!swept_key).then_some(&key), stand)? {
+            let same_key = (!swept_key || applicant.anchor.is_some()).then_some(&key);
+            match self.attempt(ask, applicant, nonce, same_key, stand)? {
                 Attempt::Done(lease) => {
                     self.tell(Change::Granted(&lease));
                     return Ok(Turn::Granted(lease));
@@ -63,6 +64,10 @@ impl Store {
                 Attempt::SameKey => {
                     self.sweep(Some(&key))?;
                     swept_key = true;
+                    if let Some(lease) = self.anchored(applicant)? {
+                        self.queue().leave(ticket)?;
+                        return Ok(Turn::Granted(Box::new(lease)));
+                    }
                 }
                 Attempt::NoPlace => {
                     // Either it was told why, or the file was made anew.

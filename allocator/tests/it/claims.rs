@@ -112,9 +112,11 @@ fn the_pods_of_a_claim_change() {
     let pods = |uid: &str| -> Vec<String> {
         let leases = node.store.leases().unwrap();
         let of = leases.into_iter().filter_map(|lease| lease.anchor);
-        of.filter(|Anchor::Claim(claim)| claim.uid == uid)
-            .flat_map(|Anchor::Claim(claim)| claim.pods)
-            .collect()
+        let of = of.filter_map(|anchor| match anchor {
+            Anchor::Claim(claim) if claim.uid == uid => Some(claim.pods),
+            _ => None,
+        });
+        of.flatten().collect()
     };
     assert_eq!((pods("1"), pods("2")), (vec!["a".to_owned(), "b".into()], vec!["z".to_owned()]));
     let again = prepare(&node.store, GIB, &claim("1", &["c"])).unwrap();

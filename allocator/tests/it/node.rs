@@ -97,7 +97,7 @@ pub(crate) fn key(id: &str) -> Key {
 }
 
 pub(crate) fn applicant(id: &str, maker: Process) -> Applicant {
-    Applicant { key: key(id), bundle: "/nowhere".into(), maker, pid_file: None }
+    Applicant { key: key(id), bundle: "/nowhere".into(), maker, pid_file: None, anchor: None }
 }
 
 /// Reserves a fraction of the quota tier.

@@ -56,6 +56,7 @@ pub(crate) fn run(
         bundle: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
         maker: own,
         pid_file: None,
+        anchor: None,
     };
     // A container whose spec is these annotations, and whose root is the host's.
     let mut document = Document::parse(&serde_json::json!({ "annotations": annotations }).to_string())?;

@@ -44,7 +44,7 @@ fn memory_alone_books_no_sm_time() {
         let request = Request::parse(&annotations, None, &Defaults::default()).unwrap().unwrap();
         let key = Key { namespace: "test".into(), id: id.into() };
         let maker = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let applicant = Applicant { key, bundle: "/bundle".into(), maker, pid_file: None };
+        let applicant = Applicant { key, bundle: "/bundle".into(), maker, pid_file: None, anchor: None };
         node.store().reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &applicant).unwrap()
     };
     make("booked", &[("fgpu/memory", "1Gi"), ("fgpu/cores", "100")]);

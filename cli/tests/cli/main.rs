@@ -153,6 +153,7 @@ impl Node {
             bundle: "/bundle".into(),
             maker,
             pid_file,
+            anchor: None,
         };
         self.store().reserve(&inventory, &Rules::default(), &request, &[Tier::Quota], &applicant).unwrap()
     }

@@ -220,6 +220,7 @@ impl Node {
             bundle: "/bundle".into(),
             maker: Process { pid, start: 4711 },
             pid_file: None,
+            anchor: None,
         };
         self.store().reserve(inventory, &Rules::default(), &request, &[tier], &applicant).unwrap()
     }

@@ -123,6 +123,7 @@ impl Node {
             bundle: "/".into(),
             maker: Process::of(maker).unwrap(),
             pid_file: None,
+            anchor: None,
         };
         self.store.reserve(&self.inventory, &self.rules, &request, &[Tier::Mig], &applicant)
     }

@@ -21,7 +21,7 @@ fn request(fraction: &str) -> Request {
 
 fn applicant(id: &str) -> Applicant {
     let key = Key { namespace: "test".into(), id: id.into() };
-    Applicant { key, bundle: "/".into(), maker: Process::current().unwrap(), pid_file: None }
+    Applicant { key, bundle: "/".into(), maker: Process::current().unwrap(), pid_file: None, anchor: None }
 }
 
 /// A node whose only GPU is taken, and what waits for half of it.

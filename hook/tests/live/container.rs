@@ -43,10 +43,20 @@ impl Container {
 
     /// Adds the hooks of these claims' CDI devices to its spec.
     pub(crate) fn uses(self, claims: &[&str]) -> Self {
-        let path = self.bundle.join("config.json");
-        let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let hook = |claim: &&str| serde_json::json!({"path": "/usr/bin/fgpu-hook", "args": ["fgpu-hook", "createRuntime", "--claim", claim]});
-        config["hooks"]["createRuntime"] = claims.iter().map(hook).collect();
+        self.configured(|config| config["hooks"]["createRuntime"] = claims.iter().map(hook).collect())
+    }
+
+    /// Puts it into a cgroup, as far as its spec says.
+    pub(crate) fn within(self, cgroup: &str) -> Self {
+        let path = format!("{cgroup}/{}", self.id);
+        self.configured(|config| config["linux"]["cgroupsPath"] = path.into())
+    }
+
+    fn configured(self, change: impl FnOnce(&mut serde_json::Value)) -> Self {
+        let path = self.bundle.join("config.json");
+        let mut config = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut config);
         fs::write(&path, config.to_string()).unwrap();
         self
     }

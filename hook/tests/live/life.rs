@@ -217,6 +217,7 @@ fn a_grant_of_another_front_end_is_left_alone_and_released() {
         bundle: container.bundle.clone(),
         maker: lease.maker,
         pid_file: None,
+        anchor: None,
     };
     let config = container.bundle.join("config.json");
     let mut document: serde_json::Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();

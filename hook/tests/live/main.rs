@@ -9,5 +9,6 @@ mod entry;
 mod hostile;
 mod life;
 mod node;
+mod pods;
 mod race;
 mod witness;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::key::OVERRIDE;
+
 /// Whether the annotations are those of a pod's sandbox (pause) container, which never gets a GPU. CRI-O
 /// and Podman write one key, containerd the other.
 pub fn is_sandbox(annotations: &BTreeMap<String, String>) -> bool {
@@ -24,15 +26,12 @@ pub fn container_name(annotations: &BTreeMap<String, String>) -> Option<String> 
     })
 }
 
-/// The uid of the container's pod, as containerd, the kubelet or CRI-O put it into the annotations; `None`
-/// outside of a pod. CRI-O keeps the kubelet's labels in JSON.
-pub fn pod_uid(annotations: &BTreeMap<String, String>) -> Option<String> {
-    const LABEL: &str = "io.kubernetes.pod.uid";
-    let told = ["io.kubernetes.cri.sandbox-uid", LABEL].iter().find_map(|key| annotations.get(*key).cloned());
-    told.or_else(|| {
-        let labels: serde_json::Value =
-            serde_json::from_str(annotations.get("io.kubernetes.cri-o.Labels")?).ok()?;
-        Some(labels.get(LABEL)?.as_str()?.to_owned())
+/// Whether what the annotations ask for this container of a pod is asked for all of them: no override names
+/// it.
+pub fn is_pod_wide(annotations: &BTreeMap<String, String>) -> bool {
+    container_name(annotations).is_some_and(|name| {
+        let own = format!("{name}{OVERRIDE}");
+        !annotations.keys().any(|key| key.starts_with(&own))
     })
 }
 
@@ -53,16 +52,15 @@ mod tests {
     }
 
     #[test]
-    fn pods_have_their_uid_from_containerd_the_kubelet_or_cri_o() {
-        let labels = ("io.kubernetes.cri-o.Labels", r#"{"io.kubernetes.pod.uid":"c"}"#);
-        for (pairs, expected) in [
-            (&[("io.kubernetes.cri.sandbox-uid", "a"), ("io.kubernetes.pod.uid", "b")][..], Some("a")),
-            (&[("io.kubernetes.pod.uid", "b"), labels], Some("b")),
-            (&[labels], Some("c")),
-            (&[("io.kubernetes.cri-o.Labels", "{")], None),
-            (&[], None),
+    fn an_override_is_a_request_of_ones_own() {
+        let name = ("io.kubernetes.container.name", "web");
+        for (pairs, wide) in [
+            (&[name, ("fgpu/fraction", "0.5")][..], true),
+            (&[name, ("fgpu/fraction", "0.5"), ("db.fgpu/fraction", "0.25")], true),
+            (&[name, ("fgpu/fraction", "0.5"), ("web.fgpu/compute", "share")], false),
+            (&[("fgpu/fraction", "0.5")], false),
         ] {
-            assert_eq!(pod_uid(&map(pairs)).as_deref(), expected, "{pairs:?}");
+            assert_eq!(is_pod_wide(&map(pairs)), wide, "{pairs:?}");
         }
     }
 
