@@ -52,6 +52,8 @@ pub struct Config {
     pub units_per_gpu: Option<u32>,
     /// `reserve-memory`, in bytes per GPU: never granted.
     pub reserve_memory: u64,
+    /// `wait-default`: `fgpu/wait` of a request that is silent.
+    pub wait_default: Duration,
     /// `wait-max`: the longest `fgpu/wait`.
     pub wait_max: Duration,
     /// `accept-env`: whether `FGPU_*` in the container's environment count as annotations.
@@ -107,6 +109,7 @@ impl Default for Config {
             policy: Policy::default(),
             units_per_gpu: None,
             reserve_memory: 0,
+            wait_default: Duration::ZERO,
             wait_max: WAIT_MAX,
             accept_env: false,
             aliases: Vec::new(),
@@ -185,6 +188,10 @@ impl Config {
                 None => 0,
                 Some(text) => fgpu_spec::parse_memory(&text).map_err(|e| format!("reserve-memory: {e}"))?,
             },
+            wait_default: match file.wait_default {
+                None => Duration::ZERO,
+                Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("wait-default: {e}"))?,
+            },
             wait_max: match file.wait_max {
                 None => WAIT_MAX,
                 Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("wait-max: {e}"))?,
@@ -234,6 +241,7 @@ impl Config {
             policy: self.policy,
             compute: self.compute,
             units_per_gpu: self.units_per_gpu,
+            wait_default: self.wait_default,
             wait_max: self.wait_max,
             allow_none: self.allow_none,
             aliases: self.aliases.clone(),
@@ -282,6 +290,7 @@ struct File {
     policy: Policy,
     units_per_gpu: Option<u32>,
     reserve_memory: Option<String>,
+    wait_default: Option<String>,
     wait_max: Option<String>,
     accept_env: bool,
     aliases: Vec<String>,
@@ -353,6 +362,7 @@ mod tests {
             policy = "spread"
             units-per-gpu = 5
             reserve-memory = "512MiB"
+            wait-default = "20s"
             wait-max = "30s"
             accept-env = true
             aliases = ["kai", "backend.ai"]
@@ -378,6 +388,7 @@ mod tests {
         assert_eq!(config.units_per_gpu, Some(5));
         assert_eq!(config.reserve_memory, 512 << 20);
         assert_eq!(config.wait_max, Duration::from_secs(30));
+        assert_eq!(config.wait_default, Duration::from_secs(20));
         assert!(config.accept_env && config.allow_none);
         assert_eq!(config.aliases, [Vocabulary::Kai, Vocabulary::BackendAi]);
         assert_eq!(config.defaults().aliases, config.aliases);
@@ -408,6 +419,7 @@ mod tests {
             ("units-per-gpu = 0", "at least 1"),
             ("reserve-memory = \"lots\"", "reserve-memory"),
             ("wait-max = \"soon\"", "wait-max"),
+            ("wait-default = \"-1s\"", "wait-default"),
             ("state-dir = \"run/fgpu\"", "absolute"),
             ("log-dir = \"log\"", "absolute"),
             ("library-dir = \"lib\"", "absolute"),

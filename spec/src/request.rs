@@ -117,6 +117,8 @@ pub struct Defaults {
     pub compute: Compute,
     /// `units-per-gpu`; `fgpu/units` is `denied` without it.
     pub units_per_gpu: Option<u32>,
+    /// `wait-default`: `fgpu/wait` of a request that is silent. No longer than `wait-max`.
+    pub wait_default: Duration,
     /// `wait-max`: the longest `fgpu/wait`.
     pub wait_max: Duration,
     /// `allow-none`.

@@ -70,6 +70,7 @@ fn configuration(node: &Node) -> Vec<String> {
         format!("policy = {:?}, compute = {:?}", config.policy, config.compute),
         format!("accept-env = {}, allow-none = {}", config.accept_env, config.allow_none),
         format!("units-per-gpu = {:?}, reserve-memory = {}", config.units_per_gpu, config.reserve_memory),
+        format!("wait-default = {:?}", config.wait_default),
         format!("wait-max = {:?}", config.wait_max),
         format!("state-dir = {:?}, driver root = {:?}", config.state_dir, config.driver_root),
         format!("runtimes = {:?}", config.runtimes),

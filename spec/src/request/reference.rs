@@ -116,8 +116,8 @@ const fn of(key: Key) -> Option<KeyReference> {
         Key::Wait => KeyReference {
             key: "fgpu/wait",
             grammar: "0, or hours, minutes and seconds in this order",
-            default: "0",
-            meaning: "How long to wait for room. The node's wait-max, 90 s where it says nothing, is the longest.",
+            default: "the node's: wait-default, else 0",
+            meaning: "How long to wait for room. The node's wait-max, 90 s where it says nothing, is the longest; its wait-default counts where the request is silent.",
             examples: &["0", "30s", "2m", "1m30s"],
         },
         Key::Owner => KeyReference {
@@ -154,6 +154,7 @@ mod tests {
         let node = Defaults {
             units_per_gpu: Some(5),
             allow_none: true,
+            wait_default: Duration::ZERO,
             wait_max: Duration::from_secs(90),
             ..Defaults::default()
         };

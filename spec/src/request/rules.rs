@@ -302,7 +302,9 @@ fn filter(
 }
 
 fn wait(asked: &Asked<'_>, defaults: &Defaults, notes: &mut Vec<String>) -> Result<Duration, Error> {
-    let wait = value(asked, Key::Wait, word::wait)?.unwrap_or_default();
+    let Some(wait) = value(asked, Key::Wait, word::wait)? else {
+        return Ok(defaults.wait_default.min(defaults.wait_max));
+    };
     if wait <= defaults.wait_max {
         return Ok(wait);
     }

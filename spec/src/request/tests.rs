@@ -13,6 +13,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 fn open() -> Defaults {
     Defaults {
         units_per_gpu: Some(5),
+        wait_default: Duration::ZERO,
         wait_max: Duration::from_secs(90),
         allow_none: true,
         ..Defaults::default()
@@ -139,6 +140,20 @@ fn slices() {
     assert_eq!((request.count, request.device.any.len()), (2, 1), "slices may be of one GPU");
     let request = valid(&[("fgpu/mig", "auto"), ("fgpu/fraction", "0.5"), ("fgpu/count", "2")]);
     assert_eq!((request.count, request.memory, request.cores_ppm), (2, MemoryAsk::Ppm(500_000), 500_000));
+}
+
+#[test]
+fn a_silent_request_waits_as_long_as_the_node_says() {
+    let wait = |default: u64, pairs: &[(&str, &str)]| {
+        let defaults = Defaults { wait_default: Duration::from_secs(default), ..open() };
+        Request::parse(&map(pairs), None, &defaults).unwrap().unwrap().wait.as_secs()
+    };
+    let quarter = ("fgpu/fraction", "0.25");
+    assert_eq!(wait(0, &[quarter]), 0);
+    assert_eq!(wait(60, &[quarter]), 60);
+    assert_eq!(wait(600, &[quarter]), 90, "wait-max");
+    assert_eq!(wait(60, &[quarter, ("fgpu/wait", "0")]), 0);
+    assert_eq!(wait(60, &[quarter, ("fgpu/wait", "5s")]), 5);
 }
 
 #[test]
