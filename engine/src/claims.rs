@@ -11,7 +11,9 @@
 use std::collections::BTreeMap;
 
 use fgpu_allocator::{Anchor, Lease, ResourceClaim, Store};
-use fgpu_spec::{Code, Compute, Document, Error, Isolation, Nonce, PodOf, Request, Tier, escape_for_display};
+use fgpu_spec::{
+    Code, Compute, Document, Error, Inventory, Isolation, Nonce, PodOf, Request, Tier, escape_for_display,
+};
 
 use crate::config::Config;
 use crate::driver_step;
@@ -107,11 +109,18 @@ pub fn prepare(config: &Config, asked: &Asked) -> Result<Lease, Error> {
     let claim = asked.claim();
     refusals_of(Ok(config.clone()), &claim.key(), |config| {
         let request = asked.request(config)?;
-        let inventory =
-            fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)?;
+        let inventory = inventory(config)?;
         driver_step::look_at_gpus(config);
         store(config)?.reserve_claim(&inventory, &config.rules(), &request, tiers(&request)?, &claim)
     })
+}
+
+/// The GPUs of this node, which are looked at anew if they are not known.
+///
+/// # Errors
+/// `no-gpu`, or they cannot be looked at.
+pub fn inventory(config: &Config) -> Result<Inventory, Error> {
+    fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)
 }
 
 /// The tiers of a claim. The driver limits a cgroup and makes slices of its own choice; a claim has neither.

@@ -1,0 +1,113 @@
+//! fgpu-dra: the Kubernetes DRA driver of a node (Dynamic Resource Allocation).
+//!
+//! ```text
+//! inventory ─ devices ─ slices ─────────────────► API server ─ kube-scheduler gives shares to claims
+//! kubelet ─ serve ─ plugin ─ claims ─ engine ───► a lease for each request of a claim
+//!                      └ cdi ───────────────────► a CDI device: fgpu-hook joins containers to the lease
+//! API server ─ reconcile ───────────────────────► leases of claims that are gone are given back
+//! ```
+//!
+//! The one part of fgpu that is async. It may stop at any time: what claims hold is in the node's allocator
+//! file, and stays.
+
+#![forbid(unsafe_code)]
+#![allow(unreachable_pub, reason = "a program: its modules are not seen from outside")]
+
+mod cdi;
+mod claims;
+mod devices;
+mod names;
+mod plugin;
+mod proto;
+mod quantity;
+mod reconcile;
+mod serve;
+mod slices;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+
+use crate::names::DRIVER;
+use crate::plugin::Plugin;
+use crate::proto::PluginInfo;
+use crate::serve::{Dra, Registration};
+
+/// The Kubernetes DRA driver of a node: publishes the node's GPUs and prepares claims.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The node's name in the cluster
+    #[arg(long, env = "NODE_NAME")]
+    node_name: String,
+    /// How to reach the API server; else the service account of the pod that this runs in
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Where the kubelet looks for the sockets of plugins
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/plugins_registry")]
+    registry_dir: PathBuf,
+    /// Where this plugin's own socket is
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/plugins/gpu.fgpu.dev")]
+    plugin_dir: PathBuf,
+    /// Where container engines look for CDI files
+    #[arg(long, value_name = "DIR", default_value = "/run/cdi")]
+    cdi_dir: PathBuf,
+    /// fgpu-hook, as the host sees it
+    #[arg(long, value_name = "FILE", default_value = "/usr/bin/fgpu-hook")]
+    hook: PathBuf,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_target(false)
+        .with_writer(std::io::stderr)
+        .init();
+    let config = match &arguments.kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).with_context(|| format!("{}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
+        }
+        None => kube::Config::incluster().context("no --kubeconfig, and not in a pod")?,
+    };
+    let plugin = Arc::new(Plugin {
+        client: kube::Client::try_from(config)?,
+        node: arguments.node_name,
+        cdi: arguments.cdi_dir,
+        hook: arguments.hook,
+    });
+    let endpoint = arguments.plugin_dir.join("dra.sock");
+    let registry = arguments.registry_dir.join(format!("{DRIVER}-reg.sock"));
+    let open = |path: &PathBuf| serve::listen(path).with_context(|| format!("{}", path.display()));
+    // The kubelet calls as soon as it knows us.
+    let dra = serve::serve(open(&endpoint)?, Dra { plugin: plugin.clone() });
+    let info = PluginInfo {
+        r#type: "DRAPlugin".into(),
+        name: DRIVER.into(),
+        endpoint: endpoint.display().to_string(),
+        supported_versions: vec!["v1.DRAPlugin".into()],
+    };
+    let registration = serve::serve(open(&registry)?, Registration { info: Arc::new(info) });
+    info!("fgpu-dra {} on node {}", env!("CARGO_PKG_VERSION"), plugin.node);
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let done = tokio::select! {
+        failed = dra => failed.context("the plugin's socket"),
+        failed = registration => failed.context("the registration's socket"),
+        () = slices::keep(plugin.clone()) => Err(anyhow::anyhow!("the watch of the slices has ended")),
+        () = reconcile::keep(plugin.clone()) => Ok(()),
+        () = reconcile::follow(plugin.clone()) => Err(anyhow::anyhow!("the watch of the claims has ended")),
+        _ = terminated.recv() => Ok(()),
+        _ = interrupted.recv() => Ok(()),
+    };
+    // The kubelet forgets a plugin whose socket is gone. What claims hold stays.
+    let _ = std::fs::remove_file(&registry);
+    done
+}
