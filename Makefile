@@ -7,6 +7,7 @@
 # make docs     the generated pages of docs/
 # make lint, make unit, make packages package-tests, make lab LAB=FILTER: the parts of make test
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
+# make cluster  pods and claims in a real Kubernetes (root; needs Go; builds Kubernetes once, in seven minutes)
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make frameworks   PyTorch and the tools that show GPUs, over the simulated driver (root; downloads 3.1 GB)
 # make bench    measurements for BENCHMARKS.md (root)
@@ -44,7 +45,7 @@ STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
 # static. Needs cargo-zigbuild; empty: this machine's.
 GLIBC   ?=
 # What is shipped is what is tested and measured.
-packages reproduce package-tests upgrade-test lab frameworks bench test: export GLIBC = 2.28
+packages reproduce package-tests upgrade-test lab cluster frameworks bench test: export GLIBC = 2.28
 # In a folder of its own: cargo does not tell the static programs' dependencies from these and would build each anew in turns.
 DYNAMIC := target/dynamic$(GLIBC)
 BUILD_FGPU := $(if $(GLIBC),zigbuild --target $(HOST).$(GLIBC),build --target $(HOST)) --target-dir $(DYNAMIC)
@@ -55,7 +56,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab cluster cluster-if-possible test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -144,7 +145,7 @@ deny:
 unit:
 	$(PREPARE) unit
 	$(MAKE) quota
-	$(CARGO) test --locked --workspace --exclude fgpu-lab
+	$(CARGO) test --locked --workspace --exclude fgpu-lab --exclude fgpu-cluster
 	cd quota && $(CARGO) test --locked --workspace
 	cd tests/driver && $(CARGO) test --locked --workspace
 	tests/gpu/run --self-test
@@ -168,20 +169,30 @@ lab:
 	ls $(PACKAGES)/*.deb >/dev/null 2>&1 || $(MAKE) packages
 	$(CARGO) test --locked -p fgpu-lab --test lab -- $(LAB)
 
+cluster:
+	$(PREPARE) cluster
+	$(MAKE) lab-tree
+	$(CARGO) test --locked -p fgpu-cluster --test cluster -- $(LAB)
+
 frameworks:
 	$(PREPARE) frameworks
 	$(MAKE) lab-tree
 	$(CARGO) test --locked -p fgpu-lab --test frameworks -- $(LAB)
 
+# Of make test: a machine without Go, or one that cannot get modules of Go, is told so.
+cluster-if-possible:
+	if tests/cluster/build --can; then $(MAKE) cluster; fi
+
 # What is built here is built once.
 test: export CARGO_INCREMENTAL = 0
 test:
 	$(PREPARE) test
-	$(call PART,1 of 5: formats and lints) lint
-	$(call PART,2 of 5: unit tests) unit
-	$(call PART,3 of 5: packages) packages
-	$(call PART,4 of 5: what is in the packages) package-tests
-	$(call PART,5 of 5: real engines in the lab) lab
+	$(call PART,1 of 6: formats and lints) lint
+	$(call PART,2 of 6: unit tests) unit
+	$(call PART,3 of 6: packages) packages
+	$(call PART,4 of 6: what is in the packages) package-tests
+	$(call PART,5 of 6: real engines in the lab) lab
+	$(call PART,6 of 6: a Kubernetes cluster) cluster-if-possible
 
 demo:
 	$(PREPARE) demo

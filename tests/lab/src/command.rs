@@ -1,6 +1,7 @@
 //! Running a command to its end.
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,14 +50,27 @@ impl Output {
 /// Runs a command with an empty standard input.
 #[track_caller]
 pub fn run<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Output {
+    run_with(words, "")
+}
+
+/// Runs a command with `input` as its standard input. The command reads it before it prints much.
+#[track_caller]
+pub fn run_with<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>, input: &str) -> Output {
     let words: Vec<_> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
     let line = words.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ");
-    let done = Command::new("timeout")
+    let mut child = Command::new("timeout")
         .args(["--kill-after=10", &PATIENCE.to_string()])
         .args(&words)
-        .stdin(Stdio::null())
-        .output()
+        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap_or_else(|error| panic!("cannot run {line}: {error}"));
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that ends without reading all of it says why by itself.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let done = child.wait_with_output().unwrap_or_else(|error| panic!("cannot wait for {line}: {error}"));
     Output {
         line,
         // `timeout` hands through the status; killed itself it has none.

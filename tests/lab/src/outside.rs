@@ -35,6 +35,8 @@ pub enum Fgpu {
     /// It is installed and configured, and there are programs from elsewhere that use GPUs, in
     /// [`FRAMEWORKS`].
     Frameworks,
+    /// It is installed and configured, and there are the programs of a Kubernetes cluster: tests/cluster.
+    Cluster,
 }
 
 /// Where an environment has the packages.
@@ -60,6 +62,7 @@ impl fmt::Display for Environment {
             Fgpu::Installed => write!(f, "{}-{}", self.suite, self.cgroup),
             Fgpu::Packages => write!(f, "{}-packages", self.suite),
             Fgpu::Frameworks => write!(f, "{}-frameworks", self.suite),
+            Fgpu::Cluster => write!(f, "{}-cluster", self.suite),
         }
     }
 }
@@ -83,6 +86,9 @@ pub fn make<'a>(environments: impl Iterator<Item = &'a Environment>) -> Result<(
         run("build", &[environment.suite])?;
         if environment.fgpu == Fgpu::Frameworks {
             run("frameworks/fetch", &[])?;
+        }
+        if environment.fgpu == Fgpu::Cluster {
+            run("../cluster/build", &[])?;
         }
     }
     run("images", &[])
@@ -185,10 +191,18 @@ impl Visit {
                 .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/packages").into());
             command.env("FGPU_INSTALL", "/nowhere").arg("--bind").arg(packages).arg(PACKAGES);
         }
+        let lab = std::env::var_os("FGPU_LAB")
+            .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../.lab").into());
+        let lab = Path::new(&lab);
         if environment.fgpu == Fgpu::Frameworks {
-            let lab = std::env::var_os("FGPU_LAB")
-                .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../.lab").into());
-            command.arg("--bind").arg(Path::new(&lab).join("frameworks")).arg(FRAMEWORKS);
+            command.arg("--bind").arg(lab.join("frameworks")).arg(FRAMEWORKS);
+        }
+        if environment.fgpu == Fgpu::Cluster {
+            let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../cluster/inside");
+            command
+                .args(["--bind", scripts, "/cluster", "--bind"])
+                .arg(lab.join("cluster"))
+                .arg("/opt/cluster");
         }
         let mut child = command
             .arg("--bind")

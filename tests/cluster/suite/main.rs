@@ -1,0 +1,15 @@
+//! The cluster's tests: `cargo test -p fgpu-cluster -- [FILTER]…`. See README.md.
+
+use std::process::ExitCode;
+
+use fgpu_lab::outside::{Environment, Fgpu};
+use fgpu_lab::suite;
+
+mod annotations;
+mod claims;
+mod pods;
+
+fn main() -> ExitCode {
+    let environment = Environment { suite: "forky", cgroup: "v1", fgpu: Fgpu::Cluster };
+    suite::main(&[pods::TESTS, annotations::TESTS, claims::TESTS].concat(), &[environment])
+}
