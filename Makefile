@@ -172,6 +172,7 @@ lab:
 cluster:
 	$(PREPARE) cluster
 	$(MAKE) lab-tree
+	$(CARGO) build --locked -p fgpu-dra
 	$(CARGO) test --locked -p fgpu-cluster --test cluster -- $(LAB)
 
 frameworks:

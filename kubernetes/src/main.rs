@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![allow(unreachable_pub, reason = "a program: its modules are not seen from outside")]
 
+mod authority;
 mod cdi;
 mod claims;
 mod devices;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::net::UnixListener;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -20,6 +21,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tracing::{error, info};
 
+use crate::authority::mended;
 use crate::plugin::Plugin;
 use crate::proto::{Claims, Empty, PluginInfo, Prepared, RegistrationStatus, Unprepared};
 
@@ -58,7 +60,7 @@ where
         + 'static,
     S::Future: Send + 'static,
 {
-    let incoming = UnixListenerStream::new(listener);
+    let incoming = UnixListenerStream::new(listener).map(|connection| connection.map(mended));
     tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await
 }
 

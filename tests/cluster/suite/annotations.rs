@@ -1,6 +1,7 @@
 //! Shares by RuntimeClass and annotation, as docs/quickstart.md has them.
 
 use fgpu_cluster::Cluster;
+use fgpu_lab::command::{run, wait_until};
 use fgpu_lab::inside::Test;
 use fgpu_lab::node;
 use serde_json::json;
@@ -32,7 +33,9 @@ fn a_pod_sees_its_quarter(class: &str) {
     cluster.wait_for_phase("quarter", "Succeeded");
     assert_eq!(cluster.logs("quarter"), (node::gpus()[0].share(250_000) >> 20).to_string());
     cluster.delete("pod/quarter");
-    node::wait_until_free();
+    wait_until("the end of all pods' leases", || {
+        run(["fgpu", "gc"]).status == 0 && node::leases().is_empty()
+    });
 }
 
 /// The page's objects as they are, but for the image, which no registry has here.
@@ -46,10 +49,10 @@ fn the_quick_start_runs() {
     // Not the test's own: the class is there from the start of the cluster.
     cluster.kubectl_with(&["apply", "--filename=-"], class).ok();
     cluster.apply(&trainer.replace("image: debian\n", "image: debian13:lab\n"));
-    cluster.wait("pod/trainer", "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}=0");
+    cluster.wait_for_phase("trainer", "Succeeded");
     let share = format!("/  {}MiB", node::gpus()[0].share(250_000) >> 20);
-    let log = cluster.kubectl(&["logs", "--previous", "trainer"]);
-    assert!(log.ok().contains(&share), "no {share} in {}", log.stdout);
+    let log = cluster.logs("trainer");
+    assert!(log.contains(&share), "no {share} in {log}");
 }
 
 fn a_pod_without_room_says_so() {

@@ -7,9 +7,10 @@ use fgpu_lab::suite;
 
 mod annotations;
 mod claims;
+mod dra;
 mod pods;
 
 fn main() -> ExitCode {
     let environment = Environment { suite: "forky", cgroup: "v1", fgpu: Fgpu::Cluster };
-    suite::main(&[pods::TESTS, annotations::TESTS, claims::TESTS].concat(), &[environment])
+    suite::main(&[pods::TESTS, annotations::TESTS, claims::TESTS, dra::TESTS].concat(), &[environment])
 }

@@ -41,6 +41,8 @@ pub enum Fgpu {
 
 /// Where an environment has the packages.
 pub const PACKAGES: &str = "/opt/packages";
+/// Where an environment with a cluster has fgpu-dra.
+pub const DRA: &str = "/usr/bin/fgpu-dra";
 /// Where an environment has what `frameworks/fetch` made.
 pub const FRAMEWORKS: &str = "/opt/frameworks";
 
@@ -203,6 +205,12 @@ impl Visit {
                 .args(["--bind", scripts, "/cluster", "--bind"])
                 .arg(lab.join("cluster"))
                 .arg("/opt/cluster");
+            // Beside the folder of this program: `make cluster` builds it first.
+            if let Some(plugin) = program.ancestors().nth(2).map(|folder| folder.join("fgpu-dra"))
+                && plugin.exists()
+            {
+                command.arg("--bind").arg(plugin).arg(DRA);
+            }
         }
         let mut child = command
             .arg("--bind")
