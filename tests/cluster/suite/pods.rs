@@ -4,7 +4,9 @@ use fgpu_cluster::Cluster;
 use fgpu_cluster::account::Account;
 use fgpu_cluster::component::{self, Component};
 use fgpu_lab::command::run;
+use fgpu_lab::daemons;
 use fgpu_lab::inside::Test;
+use fgpu_lab::outside::Engine;
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -72,7 +74,7 @@ fn an_account_may_do_what_its_rules_say() {
     assert!(refused.refused().contains("serviceaccount:default:reader"), "{}", refused.story());
 }
 
-/// SIGKILL of all, and the cluster that comes up again knows the pod, whose container never ended.
+/// SIGKILL of all, the container engine too, and the cluster that comes up again knows the pod, whose container never ended.
 fn a_pod_survives_every_component() {
     let cluster = Cluster::start();
     cluster.apply(
@@ -83,6 +85,11 @@ fn a_pod_survives_every_component() {
     let container = || cluster.get("pod/stays")["status"]["containerStatuses"][0].clone();
     let before = container();
     Component::ALL.into_iter().for_each(Component::kill);
+    match component::engine() {
+        Engine::Containerd => daemons::kill(&["containerd"]),
+        Engine::Crio => Component::Crio.kill(),
+    }
+    daemons::start();
     component::start();
     cluster.wait("pod/stays", "condition=Ready");
     let after = container();
