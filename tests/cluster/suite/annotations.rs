@@ -34,8 +34,8 @@ fn pod(name: &str, class: Option<&str>, fraction: &str, script: &str) -> String 
     .to_string()
 }
 
-/// Under CRI-O an ended container is there until the kubelet removes it, which may take a minute. So long it keeps a
-/// lease that anybody may take, and that gc ends.
+/// Under CRI-O an ended container is there until the kubelet removes it, which may take a minute. So long it
+/// keeps a lease that anybody may take, and that gc ends.
 fn wait_until_free() {
     if component::engine() == Engine::Crio {
         run(["fgpu", "gc"]).ok();
@@ -73,8 +73,8 @@ fn the_quick_start_runs() {
     });
 }
 
-/// With containerd the runtime's create is part of the kubelet's start, so a pod that is never restarted fails for good;
-/// with CRI-O it is part of the kubelet's create, which is tried again.
+/// With containerd the runtime's create is part of the kubelet's start, so a pod that is never restarted fails
+/// for good; with CRI-O it is part of the kubelet's create, which is tried again.
 fn a_pod_without_room_says_so() {
     let cluster = Cluster::start();
     let gpus = node::gpus().len();
