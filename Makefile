@@ -56,7 +56,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab cluster cluster-if-possible test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab cluster test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -180,20 +180,15 @@ frameworks:
 	$(MAKE) lab-tree
 	$(CARGO) test --locked -p fgpu-lab --test frameworks -- $(LAB)
 
-# Of make test: a machine without Go, or one that cannot get modules of Go, is told so.
-cluster-if-possible:
-	if tests/cluster/build --can; then $(MAKE) cluster; fi
-
 # What is built here is built once.
 test: export CARGO_INCREMENTAL = 0
 test:
 	$(PREPARE) test
-	$(call PART,1 of 6: formats and lints) lint
-	$(call PART,2 of 6: unit tests) unit
-	$(call PART,3 of 6: packages) packages
-	$(call PART,4 of 6: what is in the packages) package-tests
-	$(call PART,5 of 6: real engines in the lab) lab
-	$(call PART,6 of 6: a Kubernetes cluster) cluster-if-possible
+	$(call PART,1 of 5: formats and lints) lint
+	$(call PART,2 of 5: unit tests) unit
+	$(call PART,3 of 5: packages) packages
+	$(call PART,4 of 5: what is in the packages) package-tests
+	$(call PART,5 of 5: real engines in the lab) lab
 
 demo:
 	$(PREPARE) demo

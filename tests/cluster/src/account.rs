@@ -28,7 +28,9 @@ impl Account {
     #[track_caller]
     pub fn create(cluster: &Cluster, name: &str, rules: &Value) -> Self {
         let account = |kind: &str| json!({"kind": kind, "name": name, "namespace": "default"});
-        let named = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}});
+        let metadata = json!({"name": name});
+        let named =
+            |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": metadata});
         let mut role = named("rbac.authorization.k8s.io/v1", "ClusterRole");
         role["rules"] = rules.clone();
         let mut binding = named("rbac.authorization.k8s.io/v1", "ClusterRoleBinding");

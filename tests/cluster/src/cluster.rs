@@ -9,21 +9,26 @@ use crate::{component, report};
 
 pub(crate) const KUBECTL: [&str; 2] = ["/cluster/cluster", "kubectl"];
 
-/// Seconds after which kubectl gives up a wait: far above what any takes on a machine that does other things, too.
+/// Seconds after which kubectl gives up a wait: far above what any takes on a busy machine.
 const PATIENCE: &str = "--timeout=120s";
 
-/// What a test may have made, in the order of their deletion: a claim is kept while a pod uses it.
-const KINDS: [&str; 6] = [
-    "deployments,jobs",
-    "pods",
-    "resourceclaims,resourceclaimtemplates",
-    "resourceslices,deviceclasses",
-    "serviceaccounts,configmaps,secrets",
-    "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings",
+/// What a test or its programs may have made, in the order of deletion: a claim is kept while a pod uses it. Of
+/// some kinds the cluster has objects of its own; of these only what carries the mark is deleted.
+const KINDS: [(&str, &str); 6] = [
+    ("deployments,daemonsets,jobs", "--all"),
+    ("pods", "--all"),
+    ("resourceclaims,resourceclaimtemplates", "--all"),
+    ("resourceslices,deviceclasses", "--all"),
+    ("serviceaccounts,configmaps,secrets", MARKED),
+    (
+        "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings",
+        MARKED,
+    ),
 ];
 
 /// What the objects of [`Cluster::apply`] are marked with, so that the end of a test finds them.
-const MARK: &str = "fgpu-lab/test";
+const MARK: &str = "fgpu-lab/test=yes";
+const MARKED: &str = "--selector=fgpu-lab/test=yes";
 
 /// A cluster that runs. Its drop deletes what was applied, and after a panic prints what the cluster knows.
 #[derive(Debug)]
@@ -67,10 +72,7 @@ impl Cluster {
     /// The same, where the API server may refuse.
     #[track_caller]
     pub fn try_apply(&self, text: &str) -> Output {
-        let labelled = self.kubectl_with(
-            &["label", "--local", "--filename=-", "--output=json", &format!("{MARK}=yes")],
-            text,
-        );
+        let labelled = self.kubectl_with(&["label", "--local", "--filename=-", "--output=json", MARK], text);
         if labelled.status != 0 {
             return labelled;
         }
@@ -148,18 +150,19 @@ impl Drop for Cluster {
             report::print();
         }
         // Not `ok`: a second panic would end the program, and what is left shows in the next test.
-        for kinds in KINDS {
-            let marked = format!("--selector={MARK}");
+        for (kinds, which) in KINDS {
             let grace: &[&str] = match kinds {
                 "pods" => &["--grace-period=1"],
-                "deployments,jobs" => &["--cascade=foreground"],
+                "deployments,daemonsets,jobs" => &["--cascade=foreground"],
                 _ => &[],
             };
-            let deleted = self.kubectl(&[&["delete", kinds, marked.as_str(), PATIENCE], grace].concat());
+            let deleted = self.kubectl(&[&["delete", kinds, which, PATIENCE], grace].concat());
             if deleted.status != 0 {
                 eprintln!("cluster: {}", deleted.story());
             }
         }
+        // The shares of pods end with their cgroups, which gc sees.
+        let _ = run_with(["fgpu", "gc"], "");
         if self.gates {
             component::stop();
         }

@@ -1,13 +1,14 @@
 //! The programs of the cluster, run by `inside/cluster`.
 
-use std::fs;
+use std::{env, fs};
 
 use fgpu_lab::command::{run, wait_until};
+use fgpu_lab::outside::Engine;
 use fgpu_lab::process;
 
 const SCRIPT: &str = "/cluster/cluster";
 
-/// A program of the cluster that is not a container engine; [`fgpu_lab::daemons`] has those.
+/// A program of the cluster. containerd is none: [`fgpu_lab::daemons`] has that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component {
     /// The store, of which the API server is the only client.
@@ -20,10 +21,12 @@ pub enum Component {
     Scheduler,
     /// The node's agent.
     Kubelet,
+    /// The node's container engine, where that is CRI-O.
+    Crio,
 }
 
 impl Component {
-    /// All of them, in the order in which they start.
+    /// Those of every cluster, in the order in which they start.
     pub const ALL: [Component; 5] = [
         Component::Etcd,
         Component::ApiServer,
@@ -40,6 +43,7 @@ impl Component {
             Component::ControllerManager => "kube-controller-manager",
             Component::Scheduler => "kube-scheduler",
             Component::Kubelet => "kubelet",
+            Component::Crio => "crio",
         }
     }
 
@@ -67,6 +71,12 @@ impl Component {
         let text = fs::read(&path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
         String::from_utf8_lossy(&text).into_owned()
     }
+}
+
+/// The container engine of this environment's node.
+pub fn engine() -> Engine {
+    let name = env::var(Engine::VARIABLE).unwrap_or_default();
+    if name == Engine::Crio.name() { Engine::Crio } else { Engine::Containerd }
 }
 
 /// Starts those that do not run, and waits until the node is ready.

@@ -3,7 +3,7 @@
 use fgpu_lab::command::run;
 
 use crate::cluster::KUBECTL;
-use crate::component::Component;
+use crate::component::{self, Component};
 
 /// Lines of each log: a component says most of what matters at its end.
 const LINES: &str = "--lines=40";
@@ -21,7 +21,7 @@ pub(crate) fn print() {
         eprintln!("cluster: kubectl {}\n{}{}", command.join(" "), output.stdout, output.stderr);
     }
     let components = Component::ALL.map(Component::name);
-    for name in components.into_iter().chain(["containerd"]) {
+    for name in components.into_iter().chain([component::engine().name()]) {
         let path = format!("/var/log/lab/{name}.log");
         eprintln!("cluster: {path}\n{}", run(["tail", LINES, &path]).stdout);
     }

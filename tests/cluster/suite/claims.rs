@@ -1,5 +1,5 @@
-//! What the DRA of this Kubernetes does by itself: the scheduler gives out capacity of a device that many claims
-//! share. The device here has no driver, so its pods are scheduled and never run.
+//! What the DRA of this Kubernetes does by itself: the scheduler gives out capacity of a device that many
+//! claims share. The device here has no driver, so its pods are scheduled and never run.
 
 use fgpu_cluster::Cluster;
 use fgpu_cluster::account::NODE;

@@ -57,11 +57,16 @@ impl Plugin {
         plugin
     }
 
+    /// Starts the process, and waits until the kubelet calls it: to a pod before that the kubelet comes back
+    /// after a minute or more.
+    #[track_caller]
     fn run(&mut self) {
+        let _ = fs::remove_file(LOG);
         let log = || Stdio::from(File::options().create(true).append(true).open(LOG).expect("a log"));
         let words = ["--node-name", NODE, "--kubeconfig", &self.kubeconfig];
         let child = Command::new(DRA).args(words).stdin(Stdio::null()).stdout(log()).stderr(log()).spawn();
         self.process = Some(child.expect("fgpu-dra starts"));
+        wait_until("the kubelet's registration", || told().contains("the kubelet knows us"));
     }
 
     fn kill(&mut self) {
@@ -75,10 +80,15 @@ impl Plugin {
 impl Drop for Plugin {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("== fgpu-dra\n{}", fs::read_to_string(LOG).unwrap_or_default());
+            eprintln!("== fgpu-dra\n{}", told());
         }
         self.kill();
     }
+}
+
+/// What the plugin has logged since its start.
+fn told() -> String {
+    fs::read_to_string(LOG).unwrap_or_default()
 }
 
 fn slices(cluster: &Cluster) -> usize {
@@ -253,9 +263,7 @@ fn wrong_parameters_are_told() {
 /// And annotations work beside it.
 fn gates_that_are_off_are_named() {
     let cluster = Cluster::with_gates("DRAConsumableCapacity=false");
-    let _ = fs::remove_file(LOG);
     let _plugin = Plugin::start(&cluster);
-    let told = || fs::read_to_string(LOG).unwrap_or_default();
     wait_until("the gate's name", || told().contains("feature gate DRAConsumableCapacity off"));
     let annotated = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "quarter", "annotations": {"fgpu/fraction": "0.25"}},

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use fgpu_lab::outside::{Environment, Fgpu};
+use fgpu_lab::outside::{Engine, Environment, Fgpu};
 use fgpu_lab::suite;
 
 mod annotations;
@@ -11,6 +11,10 @@ mod dra;
 mod pods;
 
 fn main() -> ExitCode {
-    let environment = Environment { suite: "forky", cgroup: "v1", fgpu: Fgpu::Cluster };
-    suite::main(&[pods::TESTS, annotations::TESTS, claims::TESTS, dra::TESTS].concat(), &[environment])
+    let environments = [Engine::Containerd, Engine::Crio].map(|engine| Environment {
+        suite: "forky",
+        cgroup: "v1",
+        fgpu: Fgpu::Cluster(engine),
+    });
+    suite::main(&[pods::TESTS, annotations::TESTS, claims::TESTS, dra::TESTS].concat(), &environments)
 }

@@ -4,7 +4,9 @@ use fgpu_cluster::Cluster;
 use fgpu_cluster::account::Account;
 use fgpu_cluster::component::{self, Component};
 use fgpu_lab::command::run;
+use fgpu_lab::daemons;
 use fgpu_lab::inside::Test;
+use fgpu_lab::outside::Engine;
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -32,7 +34,7 @@ fn a_pod_prints_to_its_log() {
 /// A pod has a network of its own, and the service `kubernetes` answers there with the cluster's certificate.
 fn a_pod_speaks_to_the_api_server() {
     let cluster = Cluster::start();
-    // The image's busybox has no TLS that checks a certificate; what the server hears in plain text it refuses.
+    // The image's busybox checks no certificate. A request in plain text is refused with a sentence.
     let script = r#"ip -4 -o address show dev eth0 | sed 's/.*inet //; s/ .*//'
         printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 10 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT
         cat /var/run/secrets/kubernetes.io/serviceaccount/ca.crt"#;
@@ -64,7 +66,8 @@ fn a_job_of_two_completes() {
 
 fn an_account_may_do_what_its_rules_say() {
     let cluster = Cluster::start();
-    let rules = json!([{"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["get", "list"]}]);
+    let resources = json!(["resourceslices"]);
+    let rules = json!([{"apiGroups": ["resource.k8s.io"], "resources": resources, "verbs": ["get", "list"]}]);
     let account = Account::create(&cluster, "reader", &rules);
     let config = format!("--kubeconfig={}", account.kubeconfig.display());
     cluster.kubectl(&["get", "resourceslices", &config]).ok();
@@ -72,7 +75,8 @@ fn an_account_may_do_what_its_rules_say() {
     assert!(refused.refused().contains("serviceaccount:default:reader"), "{}", refused.story());
 }
 
-/// SIGKILL of all, and the cluster that comes up again knows the pod, whose container never ended.
+/// SIGKILL of all, the container engine too. The cluster that comes up again knows the pod, whose container
+/// never ended.
 fn a_pod_survives_every_component() {
     let cluster = Cluster::start();
     cluster.apply(
@@ -83,6 +87,11 @@ fn a_pod_survives_every_component() {
     let container = || cluster.get("pod/stays")["status"]["containerStatuses"][0].clone();
     let before = container();
     Component::ALL.into_iter().for_each(Component::kill);
+    match component::engine() {
+        Engine::Containerd => daemons::kill(&["containerd"]),
+        Engine::Crio => Component::Crio.kill(),
+    }
+    daemons::start();
     component::start();
     cluster.wait("pod/stays", "condition=Ready");
     let after = container();

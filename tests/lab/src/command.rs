@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Seconds after which a command, or an event, is given up: far above what any takes, so that a hang is a
 /// failure and not the end of the run.
-const PATIENCE: u64 = 40;
+const PATIENCE: u64 = 300;
 
 /// What came of a command.
 #[derive(Debug, Clone)]

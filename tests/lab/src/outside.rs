@@ -36,7 +36,29 @@ pub enum Fgpu {
     /// [`FRAMEWORKS`].
     Frameworks,
     /// It is installed and configured, and there are the programs of a Kubernetes cluster: tests/cluster.
-    Cluster,
+    Cluster(Engine),
+}
+
+/// The container engine of a cluster's node, by the name of its program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// `containerd`, with the lab's configuration.
+    Containerd,
+    /// `crio`.
+    Crio,
+}
+
+impl Engine {
+    /// The variable of an environment that has this one's name.
+    pub const VARIABLE: &str = "ENGINE";
+
+    /// The program's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Engine::Containerd => "containerd",
+            Engine::Crio => "crio",
+        }
+    }
 }
 
 /// Where an environment has the packages.
@@ -64,7 +86,7 @@ impl fmt::Display for Environment {
             Fgpu::Installed => write!(f, "{}-{}", self.suite, self.cgroup),
             Fgpu::Packages => write!(f, "{}-packages", self.suite),
             Fgpu::Frameworks => write!(f, "{}-frameworks", self.suite),
-            Fgpu::Cluster => write!(f, "{}-cluster", self.suite),
+            Fgpu::Cluster(engine) => write!(f, "{}-{}", self.suite, engine.name()),
         }
     }
 }
@@ -89,7 +111,7 @@ pub fn make<'a>(environments: impl Iterator<Item = &'a Environment>) -> Result<(
         if environment.fgpu == Fgpu::Frameworks {
             run("frameworks/fetch", &[])?;
         }
-        if environment.fgpu == Fgpu::Cluster {
+        if matches!(environment.fgpu, Fgpu::Cluster(_)) {
             run("../cluster/build", &[])?;
         }
     }
@@ -199,7 +221,9 @@ impl Visit {
         if environment.fgpu == Fgpu::Frameworks {
             command.arg("--bind").arg(lab.join("frameworks")).arg(FRAMEWORKS);
         }
-        if environment.fgpu == Fgpu::Cluster {
+        let mut variables = Vec::new();
+        if let Fgpu::Cluster(engine) = environment.fgpu {
+            variables.push(format!("{}={}", Engine::VARIABLE, engine.name()));
             let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../cluster/inside");
             command
                 .args(["--bind", scripts, "/cluster", "--bind"])
@@ -215,7 +239,9 @@ impl Visit {
         let mut child = command
             .arg("--bind")
             .arg(program)
-            .args([PROGRAM, "--", PROGRAM, INSIDE])
+            .args([PROGRAM, "--", "env"])
+            .args(variables)
+            .args([PROGRAM, INSIDE])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
