@@ -1,8 +1,10 @@
 //! A running cluster, through kubectl.
 
 use std::thread;
+use std::time::Duration;
 
 use fgpu_lab::command::{Output, run_with};
+use fgpu_lab::node;
 use serde_json::Value;
 
 use crate::{component, report};
@@ -161,8 +163,14 @@ impl Drop for Cluster {
                 eprintln!("cluster: {}", deleted.story());
             }
         }
-        // The shares of pods end with their cgroups, which gc sees.
-        let _ = run_with(["fgpu", "gc"], "");
+        // A pod's share ends with its cgroup, which the kubelet removes within seconds and gc sees. What does
+        // not go is found by the lab.
+        for _ in 0..100 {
+            if run_with(["fgpu", "gc"], "").status != 0 || node::leases().is_empty() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
         if self.gates {
             component::stop();
         }
