@@ -17,6 +17,7 @@ mod authority;
 mod cdi;
 mod claims;
 mod devices;
+mod health;
 mod names;
 mod plugin;
 mod proto;
@@ -32,8 +33,10 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
+use tonic::service::Routes;
 use tracing::info;
 
+use crate::health::Healthy;
 use crate::names::DRIVER;
 use crate::plugin::Plugin;
 use crate::proto::PluginInfo;
@@ -88,14 +91,16 @@ async fn main() -> Result<()> {
     let registry = arguments.registry_dir.join(format!("{DRIVER}-reg.sock"));
     let open = |path: &PathBuf| serve::listen(path).with_context(|| format!("{}", path.display()));
     // The kubelet calls as soon as it knows us.
-    let dra = serve::serve(open(&endpoint)?, Dra { plugin: plugin.clone() });
+    let services =
+        Routes::new(Dra { plugin: plugin.clone() }).add_service(Healthy { plugin: plugin.clone() });
+    let dra = serve::serve(open(&endpoint)?, services);
     let info = PluginInfo {
         r#type: "DRAPlugin".into(),
         name: DRIVER.into(),
         endpoint: endpoint.display().to_string(),
         supported_versions: vec!["v1.DRAPlugin".into()],
     };
-    let registration = serve::serve(open(&registry)?, Registration { info: Arc::new(info) });
+    let registration = serve::serve(open(&registry)?, Routes::new(Registration { info: Arc::new(info) }));
     info!("fgpu-dra {} on node {}", env!("CARGO_PKG_VERSION"), plugin.node);
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;

@@ -96,6 +96,57 @@ pub struct Device {
     pub share_id: Option<String>,
 }
 
+/// How devices are, of `v1alpha1.DRAResourceHealth` (k8s.io/kubelet/pkg/apis/dra-health/v1alpha1).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Healths {
+    /// Each of them.
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<DeviceHealth>,
+}
+
+/// How a device is.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceHealth {
+    /// Which one.
+    #[prost(message, optional, tag = "1")]
+    pub device: Option<DeviceIdentifier>,
+    /// [`Health`].
+    #[prost(enumeration = "Health", tag = "2")]
+    pub health: i32,
+    /// When it was looked at, in seconds since 1970.
+    #[prost(int64, tag = "3")]
+    pub last_updated_time: i64,
+    /// After how many seconds without news the kubelet takes it for unknown; 0 is the kubelet's own.
+    #[prost(int64, tag = "4")]
+    pub health_check_timeout_seconds: i64,
+    /// Why it is not healthy.
+    #[prost(string, tag = "5")]
+    pub message: String,
+}
+
+/// A device by its names.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceIdentifier {
+    /// Its pool.
+    #[prost(string, tag = "1")]
+    pub pool_name: String,
+    /// Its name there.
+    #[prost(string, tag = "2")]
+    pub device_name: String,
+}
+
+/// Whether a device works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum Health {
+    /// It is not known.
+    Unknown = 0,
+    /// It does.
+    Healthy = 1,
+    /// It does not.
+    Unhealthy = 2,
+}
+
 /// The answer to an unprepare, by the claims' uids.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Unprepared {

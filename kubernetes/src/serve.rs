@@ -17,6 +17,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tracing::{error, info};
@@ -46,22 +47,13 @@ pub fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves one service on a socket, until it fails.
+/// Serves on a socket, until it fails.
 ///
 /// # Errors
 /// The socket fails.
-pub async fn serve<S>(listener: UnixListener, service: S) -> Result<(), tonic::transport::Error>
-where
-    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
-        + NamedService
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    S::Future: Send + 'static,
-{
+pub async fn serve(listener: UnixListener, services: Routes) -> Result<(), tonic::transport::Error> {
     let incoming = UnixListenerStream::new(listener).map(|connection| connection.map(mended));
-    tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await
+    tonic::transport::Server::builder().add_routes(services).serve_with_incoming(incoming).await
 }
 
 /// Answers one call.
@@ -92,7 +84,8 @@ where
     Ok(Grpc::new(ProstCodec::<Out, In>::default()).unary(Method(answer, PhantomData), call).await)
 }
 
-fn unknown(path: &str) -> http::Response<Body> {
+/// The answer to a call of no service of ours.
+pub fn unknown(path: &str) -> http::Response<Body> {
     Status::unimplemented(format!("fgpu-dra has no {path}")).into_http()
 }
 
