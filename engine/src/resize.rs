@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use fgpu_allocator::{Lease, Store};
+use fgpu_allocator::{Anchor, Lease, Store};
 use fgpu_spec::{Code, Compute, Error, GrantedGpu, Inventory, MemoryAsk, Request, Tier};
 use fgpu_wire::limits::{self, Page};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -23,13 +23,19 @@ use crate::{driver_step, programs};
 ///
 /// # Errors
 /// What is wrong with the annotations; `no-capacity` and the other codes of a request; `denied` for a lease
-/// that nothing enforces. Nothing has changed then.
+/// that nothing enforces, and for a claim's. Nothing has changed then.
 pub fn resize(
     config: &Config,
     store: &Store,
     lease: &Lease,
     annotations: &BTreeMap<String, String>,
 ) -> Result<Option<Lease>, Error> {
+    // What the cluster counts for a claim would be another amount.
+    if let Some(claim @ Anchor::Claim(_)) = &lease.anchor {
+        let message =
+            format!("{}: the cluster's scheduler has given out its share; make another claim", claim.words());
+        return Err(Error::new(Code::Denied, message));
+    }
     let request = request(config, lease, annotations)?;
     if !matches!(lease.grant.tier, Tier::Quota | Tier::Driver) {
         let tier = lease.grant.tier;

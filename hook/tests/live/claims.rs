@@ -70,7 +70,13 @@ fn containers_of_a_claim_share_its_lease() {
     first.kill();
     assert_eq!(told(&first.hook(&node, &["poststop"])), "exit status: 0: ");
     assert_eq!(node.store().reconcile().unwrap(), []);
-    assert_eq!(node.leases(), [lease]);
+    assert_eq!(node.leases(), std::slice::from_ref(&lease));
+    let half = [("fgpu/memory".to_owned(), "1Gi".to_owned())].into();
+    let refused = fgpu_engine::resize(&Config::load().unwrap(), &node.store(), &lease, &half).unwrap_err();
+    assert!(
+        refused.to_string().starts_with("fgpu: denied: claim default/training, request gpu: "),
+        "{refused}"
+    );
     // The next one finds the files.
     joins(&node, &container(&node, "a"));
     second.kill();
