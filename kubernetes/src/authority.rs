@@ -30,10 +30,19 @@ pub fn mended(connection: UnixStream) -> DuplexStream {
     tokio::spawn(async move {
         let (mut from, mut to) = connection.into_split();
         let (mut back, forth) = tokio::io::split(ours);
-        let forth = pass(&mut from, forth);
-        let back = tokio::io::copy(&mut back, &mut to);
-        // Each ends with its side of the connection.
-        if let (Err(error), _) | (_, Err(error)) = tokio::join!(forth, back) {
+        let forth = async {
+            match pass(&mut from, forth).await {
+                // The server ends the connection when it has answered what came.
+                Ok(()) => std::future::pending().await,
+                Err(error) => error,
+            }
+        };
+        let ended = tokio::select! {
+            error = forth => Err(error),
+            ended = tokio::io::copy(&mut back, &mut to) => ended,
+        };
+        // Both sides are closed now.
+        if let Err(error) = ended {
             debug!("a connection of the kubelet's ended: {error}");
         }
     });
@@ -96,6 +105,8 @@ fn wrong(why: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const PATH: &[u8] = b"%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fgpu.fgpu.dev-reg.sock";
@@ -122,8 +133,46 @@ mod tests {
         }
     }
 
+    /// A connection of a client, and the server's end of it.
+    fn connection() -> (UnixStream, DuplexStream) {
+        let (client, server) = UnixStream::pair().unwrap();
+        (client, mended(server))
+    }
+
+    async fn is_at_its_end(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+        let read = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut [0; 64])).await;
+        // What the peer had not read yet makes a reset of it.
+        matches!(read, Ok(Ok(0) | Err(_)))
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_is_none_ends_both_sides() {
+        let (mut client, mut server) = connection();
+        client.write_all(&[0; PREFACE]).await.unwrap();
+        client.write_all(&[0xff; HEAD]).await.unwrap();
+        server.read_exact(&mut [0; PREFACE]).await.unwrap();
+        assert!(is_at_its_end(&mut server).await, "the server waits for more frames");
+        assert!(is_at_its_end(&mut client).await, "the client waits for an answer");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_closes_ends_the_client_and_a_client_that_closes_the_server() {
+        let (mut client, mut server) = connection();
+        client.write_all(&[0; PREFACE]).await.unwrap();
+        server.read_exact(&mut [0; PREFACE]).await.unwrap();
+        drop(server);
+        assert!(is_at_its_end(&mut client).await, "the client waits for an answer");
+        let (mut client, mut server) = connection();
+        client.write_all(&[0; PREFACE]).await.unwrap();
+        client.shutdown().await.unwrap();
+        server.read_exact(&mut [0; PREFACE]).await.unwrap();
+        assert!(is_at_its_end(&mut server).await, "the server waits for more frames");
+        server.write_all(b"answer").await.unwrap();
+        client.read_exact(&mut [0; 6]).await.unwrap();
+    }
+
     #[test]
-    fn frames_that_are_none_end_the_connection() {
+    fn frames_that_are_none_are_refused() {
         let (mut decoder, mut encoder) = (Decoder::new(), Encoder::new());
         for (flags, payload) in [
             (0, &[0x82][..]),
