@@ -63,10 +63,10 @@ pub fn given(
         // Those of the class come first, and a later one counts.
         let mut config = FgpuConfig::default();
         for one in &configs {
-            let is_meant = one
-                .requests
-                .as_ref()
-                .is_none_or(|names| names.is_empty() || names.iter().any(|name| main(name) == request));
+            // One may name alternatives that were not chosen.
+            let is_name = |name: &String| *name == request || results.iter().any(|one| one.request == *name);
+            let is_meant =
+                one.requests.as_ref().is_none_or(|names| names.is_empty() || names.iter().any(is_name));
             if let Some(opaque) = one.opaque.as_ref().filter(|opaque| opaque.driver == DRIVER && is_meant) {
                 let new = parse(&opaque.parameters.0).map_err(failed)?;
                 config.compute = new.compute.or(config.compute);

@@ -108,6 +108,23 @@ fn parameters_are_read_strictly_and_the_last_one_counts() {
     }
 }
 
+/// The scheduler copies a claim's configuration as it is, with the alternatives that it did not choose.
+#[test]
+fn parameters_of_another_alternative_do_not_count() {
+    let one = || json!([result("gpu/small", "gpu-0", json!({"memory": "1Gi"}))]);
+    for (requests, owner) in [
+        (&["gpu/small"][..], Some("team-a")),
+        (&["gpu"], Some("team-a")),
+        (&["other", "gpu/small"], Some("team-a")),
+        (&["other", "gpu/large"], None),
+        (&["gpu/large"], None),
+        (&["small"], None),
+    ] {
+        let asked = read(one(), json!([config(json!({"owner": "team-a"}), requests)])).unwrap();
+        assert_eq!(asked[0].owner.as_deref(), owner, "{requests:?}");
+    }
+}
+
 #[test]
 fn what_cannot_be_given_is_refused_in_words() {
     let mut admin = result("gpu", "gpu-0", json!({}));
