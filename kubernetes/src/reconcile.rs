@@ -4,9 +4,11 @@
 //! A lease is given back only if the API server says that its claim is gone. If it does not answer, the lease
 //! stays.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fgpu_engine::claims::Held;
 use futures_util::StreamExt;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
@@ -31,29 +33,43 @@ pub async fn keep(plugin: Arc<Plugin>) {
     }
 }
 
+/// One claim that cannot be looked at keeps no other from its end.
 async fn reconcile(plugin: &Arc<Plugin>) -> Result<(), String> {
     let held = plugin.held().await?;
-    let mut uids: Vec<&str> = held.iter().map(|held| held.claim.uid.as_str()).collect();
-    uids.dedup();
-    for uid in uids {
-        let Some(held) = held.iter().find(|held| held.claim.uid == uid) else { continue };
-        let claim = &held.claim;
-        let api: Api<ResourceClaim> = Api::namespaced(plugin.client.clone(), &claim.namespace);
-        let object = api.get_opt(&claim.name).await.map_err(|error| error.to_string())?;
-        if object.as_ref().is_some_and(|object| is_for(object, uid, &plugin.node)) {
-            continue;
+    let mut failures = Vec::new();
+    let mut seen = HashSet::new();
+    for one in held.iter().filter(|held| seen.insert(&held.claim.uid)) {
+        if let Err(why) = release_if_gone(plugin, one).await {
+            failures.push(format!("{}/{}: {why}", one.claim.namespace, one.claim.name));
         }
-        let count = plugin.release(uid.to_owned()).await?;
-        info!("claim {}/{} is gone, {count} leases are given back", claim.namespace, claim.name);
     }
-    let files = cdi::claims(&plugin.cdi).map_err(|error| error.to_string())?;
     // Read after the leases: a file is written after its lease.
-    for uid in files.iter().filter(|uid| !held.iter().any(|held| held.claim.uid == **uid)) {
-        if !plugin.held().await?.iter().any(|held| held.claim.uid == *uid) {
-            cdi::remove(&plugin.cdi, uid).map_err(|error| error.to_string())?;
+    let files = cdi::claims(&plugin.cdi).map_err(|error| error.to_string())?;
+    for uid in files.iter().filter(|uid| !seen.contains(uid)) {
+        if let Err(why) = remove_if_unheld(plugin, uid).await {
+            failures.push(format!("the CDI file of {uid}: {why}"));
         }
     }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+}
+
+async fn release_if_gone(plugin: &Arc<Plugin>, held: &Held) -> Result<(), String> {
+    let claim = &held.claim;
+    let api: Api<ResourceClaim> = Api::namespaced(plugin.client.clone(), &claim.namespace);
+    let object = api.get_opt(&claim.name).await.map_err(|error| error.to_string())?;
+    if object.is_some_and(|object| is_for(&object, &claim.uid, &plugin.node)) {
+        return Ok(());
+    }
+    let count = plugin.release(claim.uid.clone()).await?;
+    info!("claim {}/{} is gone, {count} leases are given back", claim.namespace, claim.name);
     Ok(())
+}
+
+async fn remove_if_unheld(plugin: &Plugin, uid: &str) -> Result<(), String> {
+    if plugin.held().await?.iter().any(|held| held.claim.uid == uid) {
+        return Ok(());
+    }
+    cdi::remove(&plugin.cdi, uid).map_err(|error| error.to_string())
 }
 
 /// Whether this is the claim with this uid, and something of it is given out on this node.

@@ -69,7 +69,11 @@ pub async fn keep(plugin: Arc<Plugin>) {
                 }
                 kept = Some((wanted, slices));
             }
-            Err(error) => warn!("the slices cannot be published: {error}"),
+            Err(error) => {
+                warn!("the slices cannot be published: {error}");
+                // The next look tries again: no event need come.
+                kept = None;
+            }
         }
     }
 }
