@@ -89,7 +89,7 @@ pub(crate) struct Sums {
     pub(crate) slots: Vec<Vec<Slot>>,
     /// What the owner holds, in ppm of whole GPUs.
     pub(crate) owner_ppm: u64,
-    /// Whether one of the leases is of the container asked about.
+    /// Whether one of the leases that have not ended is of the container asked about.
     pub(crate) same_key: bool,
 }
 
@@ -131,7 +131,8 @@ pub(crate) fn sum(
     for line in image.lines() {
         let summary = Summary::scan(line)?;
         let kept = summary.state == br#""kept""#;
-        sums.same_key |= !kept && key.is_some_and(|key| summary.rest.starts_with(key));
+        let ended = kept || summary.state == br#""releasing""#;
+        sums.same_key |= !ended && key.is_some_and(|key| summary.rest.starts_with(key));
         let counts = !kept && owner.is_some() && summary.owner == owner.as_deref();
         for part in &summary.gpus {
             let Some(&at) = places.get(part.uuid) else { continue };

@@ -10,10 +10,12 @@ use crate::{Anchor, Applicant, Change, Error, Lease, Process, ResourceClaim, Rul
 impl Store {
     /// Gives `claim` what `request` asks, and nothing else: the scheduler of the cluster has decided which
     /// GPUs, so it is ahead of all that wait on this node. Idempotent: the lease that the claim has already is
-    /// returned, with the pods that may use it as they are in `claim`.
+    /// returned if its request has the same text, with the pods that may use it as they are in `claim`. A lease
+    /// for another request is one that the claim had before it was allocated anew: it ends if no container may
+    /// use it.
     ///
     /// # Errors
-    /// As [`Store::reserve`]; `conflict` if the claim has another share.
+    /// As [`Store::reserve`]; `conflict` if a container may use the share that the claim had before.
     pub fn reserve_claim(
         &self,
         inventory: &Inventory,
@@ -36,8 +38,10 @@ impl Store {
                     return Ok(*lease);
                 }
                 Attempt::SameKey => {
-                    if let Some(lease) = self.anchored(&applicant)? {
-                        return self.same_share(lease, request, claim);
+                    if let Some(lease) = self.anchored(&applicant)?
+                        && let Some(lease) = self.same_share(lease, request, claim)?
+                    {
+                        return Ok(lease);
                     }
                 }
                 Attempt::Refused(Refused { may_pass: true, .. }) if !swept => {
@@ -50,27 +54,33 @@ impl Store {
         }
     }
 
-    /// The lease that a claim has, if it is for what `request` asks.
+    /// The lease that a claim has, if it is for what `request` asks. Another one is ended.
     fn same_share(
         &self,
         mut lease: Lease,
         request: &Request,
         claim: &ResourceClaim,
-    ) -> Result<Lease, fgpu_spec::Error> {
-        let anchor = Anchor::Claim(claim.clone());
-        if lease.request != request.text {
-            let words = anchor.words();
-            return Err(fgpu_spec::Error::new(
-                Code::Conflict,
-                format!(
-                    "{words} has {} and asks for {} now: delete its pods first",
-                    lease.request, request.text
-                ),
-            ));
+    ) -> Result<Option<Lease>, fgpu_spec::Error> {
+        if lease.request == request.text {
+            self.set_pods(&claim.uid, &claim.pods)?;
+            lease.anchor = Some(Anchor::Claim(claim.clone()));
+            return Ok(Some(lease));
         }
-        self.set_pods(&claim.uid, &claim.pods)?;
-        lease.anchor = Some(anchor);
-        Ok(lease)
+        if self.release_unused(&lease.grant.nonce)?.is_some() || !self.is_held(&lease.grant.nonce)? {
+            return Ok(None);
+        }
+        let words = Anchor::Claim(claim.clone()).words();
+        Err(fgpu_spec::Error::new(
+            Code::Conflict,
+            format!(
+                "{words}: a container runs with {} and the claim is for {} now: delete its pods first",
+                lease.request, request.text
+            ),
+        ))
+    }
+
+    fn is_held(&self, nonce: &Nonce) -> Result<bool, Error> {
+        Ok(self.leases()?.iter().any(|lease| lease.grant.nonce == *nonce && lease.state.is_held()))
     }
 
     /// The lease that is there for all that have the applicant's key, if it is tied to something.
@@ -108,16 +118,34 @@ impl Store {
         Ok(self.leases()?.iter().filter(|lease| is_its(lease)).map(|lease| lease.grant.nonce).collect())
     }
 
-    /// Ends the leases of the claim with this uid, and returns them. Idempotent.
+    /// Ends those leases of the claim with this uid that no container may use any more, and returns them.
+    /// Idempotent.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub fn release_claim(&self, uid: &str) -> Result<Vec<Lease>, Error> {
         let mut released = Vec::new();
         for nonce in self.of_claim(uid)? {
-            released.extend(self.release_held(&nonce)?);
+            released.extend(self.release_unused(&nonce)?);
         }
         Ok(released)
+    }
+
+    /// Ends a lease with an anchor. `None` if there is none, or if one of the containers that have joined it may
+    /// run: what the node's own engines know goes before what anybody else says of the anchor.
+    ///
+    /// # Errors
+    /// As [`Store::release`].
+    pub fn release_unused(&self, nonce: &Nonce) -> Result<Option<Lease>, Error> {
+        self.release_if(nonce, |lease| lease.anchor.is_some() && !self.may_be_used(lease))
+    }
+
+    /// Whether one of the containers that have joined a lease runs, or it cannot be told.
+    fn may_be_used(&self, lease: &Lease) -> bool {
+        lease.joined.iter().any(|one| {
+            self.host.is_alive(one.init).unwrap_or(true)
+                || self.host.cgroup_has_process(&one.cgroup).unwrap_or(true)
+        })
     }
 
     /// Ends a lease with an anchor that no container has joined: its first one could not be made.

@@ -59,12 +59,31 @@ fn a_claim_has_its_lease_until_it_is_given_back() {
 
     let Error { code, message, .. } = prepare(&node.store, 16 * GIB, &first).unwrap_err();
     assert_eq!(code, Code::Conflict);
-    assert!(message.starts_with("claim default/training, request gpu has 34359738368 bytes"), "{message}");
+    let has = "claim default/training, request gpu: a container runs with 34359738368 bytes";
+    assert!(message.starts_with(has), "{message}");
+    assert_eq!(node.store.release_claim("1").unwrap(), [], "its container runs");
+    assert_eq!(node.store.release_unused(&nonce).unwrap(), None);
+    node.kill(init);
 
     let released = node.store.release_claim("1").unwrap();
     assert_eq!(released.iter().map(|lease| lease.grant.nonce).collect::<Vec<_>>(), [nonce]);
     assert_eq!(node.store.release_claim("1").unwrap(), []);
     assert!(!node.store.container_dir(&nonce).exists());
+}
+
+/// The kubelet or the plugin was not there when the claim was given back and given out anew.
+#[test]
+fn a_claim_that_was_allocated_anew_has_its_new_share() {
+    let node = Node::new();
+    let old = prepare(&node.store, 16 * GIB, &claim("1", &[])).unwrap();
+    let init = node.spawn();
+    assert!(node.store.activate(&old.grant.nonce, Some(init), Some("/pod/1".into())).unwrap());
+    assert_eq!(prepare(&node.store, 48 * GIB, &claim("1", &[])).unwrap_err().code, Code::Conflict);
+    node.kill(init);
+    let new = prepare(&node.store, 48 * GIB, &claim("1", &[])).unwrap();
+    assert_eq!((new.grant.gpus[0].memory, node.store.leases().unwrap().len()), (48 * GIB, 1));
+    assert_eq!(node.store.release_unused(&old.grant.nonce).unwrap(), None);
+    assert_eq!(node.store.leases().unwrap(), [new]);
 }
 
 #[test]
