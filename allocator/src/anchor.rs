@@ -11,6 +11,7 @@ use crate::{Key, Process};
 /// The namespaces of the keys of such leases. No engine has one of these names whose ids have a `/`.
 const CLAIM: &str = "claim";
 const POD: &str = "pod";
+const POOL: &str = "kubernetes";
 
 /// What a lease ends with if that is no process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,16 @@ pub enum Anchor {
     Claim(ResourceClaim),
     /// A pod whose annotations ask for a share of all its containers: it ends with the pod's cgroup.
     Pod(Pod),
+    /// The GPUs that the node's DRA driver offers to the cluster. It takes nothing of them and keeps all but
+    /// claims off: what kube-scheduler gives out must be there.
+    Pool(Pool),
+}
+
+/// A node's pool of GPUs (resource.k8s.io/v1, `ResourceSlice.spec.pool`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// Its name, which is the node's.
+    pub name: String,
 }
 
 /// A pod of Kubernetes.
@@ -79,6 +90,13 @@ impl Pod {
     }
 }
 
+impl Pool {
+    /// The key of the lease.
+    pub fn key(&self) -> Key {
+        Key { namespace: POOL.into(), id: format!("node/{}", self.name) }
+    }
+}
+
 impl Anchor {
     /// For people: `claim default/training, request gpu` or `pod default/trainer`.
     pub fn words(&self) -> String {
@@ -87,6 +105,7 @@ impl Anchor {
                 format!("claim {}/{}, request {}", claim.namespace, claim.name, claim.request)
             }
             Self::Pod(pod) => format!("pod {}/{}", pod.namespace, pod.name),
+            Self::Pool(pool) => format!("the claims of Kubernetes on node {}", pool.name),
         }
     }
 
@@ -95,6 +114,7 @@ impl Anchor {
         match self {
             Self::Claim(claim) => format!("{}/{}/{}", claim.namespace, claim.name, claim.request),
             Self::Pod(pod) => format!("{}/{}", pod.namespace, pod.name),
+            Self::Pool(pool) => format!("{POOL}/{}", pool.name),
         }
     }
 }

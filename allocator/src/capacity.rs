@@ -109,11 +109,11 @@ impl Sums {
     }
 }
 
-/// Adds up the leases; `owner` is whose cap will be asked for, `key` ([`crate::image::key_head`]) the
+/// Adds up the leases of these lines; `owner` is whose cap will be asked for, `key` ([`crate::image::key_head`]) the
 /// container whose other leases are looked for. A lease on a GPU that is not in the inventory (it fell off
 /// the bus) takes nothing of the others.
-pub(crate) fn sum(
-    image: &Image,
+pub(crate) fn sum<'a>(
+    lines: impl Iterator<Item = &'a [u8]>,
     inventory: &Inventory,
     rules: &Rules,
     owner: Option<&str>,
@@ -128,7 +128,7 @@ pub(crate) fn sum(
         owner_ppm: 0,
         same_key: false,
     };
-    for line in image.lines() {
+    for line in lines {
         let summary = Summary::scan(line)?;
         let kept = summary.state == br#""kept""#;
         let ended = kept || summary.state == br#""releasing""#;

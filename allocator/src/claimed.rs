@@ -3,7 +3,7 @@
 
 use fgpu_spec::{Code, Inventory, Nonce, Request, Tier};
 
-use crate::reserve::{Attempt, Refused, Stand};
+use crate::reserve::{Ask, Attempt, Refused, Stand};
 use crate::store::new_nonce;
 use crate::{Anchor, Applicant, Change, Error, Lease, Process, ResourceClaim, Rules, State, Store, image};
 
@@ -25,7 +25,7 @@ impl Store {
         claim: &ResourceClaim,
     ) -> Result<Lease, fgpu_spec::Error> {
         let nonce = new_nonce()?;
-        let ask = self.ask(inventory, rules, request, tiers)?;
+        let ask = Ask { is_claim: true, ..self.ask(inventory, rules, request, tiers)? };
         let anchor = Some(Anchor::Claim(claim.clone()));
         let maker = Process::current()?;
         let applicant = Applicant { key: claim.key(), bundle: "/".into(), maker, pid_file: None, anchor };

@@ -43,6 +43,7 @@ pub mod names;
 mod observe;
 mod phases;
 mod place;
+mod pool;
 pub mod proc;
 mod process;
 mod queue;
@@ -58,7 +59,7 @@ mod tiers;
 mod waiter;
 mod words;
 
-pub use anchor::{Anchor, Joined, Pod, ResourceClaim};
+pub use anchor::{Anchor, Joined, Pod, Pool, ResourceClaim};
 pub use capacity::{Held, Holder};
 pub use decision::{Decision, GpuReport, Placement, Refusal, Verdict};
 pub use error::Error;

@@ -3,7 +3,7 @@
 //! | known | the lease lives while |
 //! |---|---|
 //! | init | init runs, or its cgroup has a process |
-//! | it is a claim's | always: the program that knows of the claim's end gives it back |
+//! | it is a claim's, or the pool's | always: the node's DRA driver gives it back |
 //! | it is a pod's | the pod's cgroup is there |
 //! | only the maker | the maker runs, or a pid file names a process that can be the container's init, or the cgroup has a process |
 //!
@@ -45,7 +45,7 @@ pub(crate) enum Life {
 /// When it cannot be told; the lease must stay.
 pub(crate) fn judge(host: &Host, lease: &Lease, own: &Path) -> io::Result<Life> {
     match &lease.anchor {
-        Some(Anchor::Claim(_)) => return Ok(Life::Alive),
+        Some(Anchor::Claim(_) | Anchor::Pool(_)) => return Ok(Life::Alive),
         Some(Anchor::Pod(pod)) => {
             return Ok(if host.has_cgroup(&pod.cgroup)? { Life::Alive } else { Life::Dead });
         }

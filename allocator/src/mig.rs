@@ -158,11 +158,22 @@ impl<'a> Table<'a> {
             && self.boards[at].slots().iter().all(|slot| slot.holder == SlotHolder::Kept)
     }
 
+    /// Whether a slice of the request may lie there.
+    fn may_lie(&self, at: usize, placement: MigPlacement) -> bool {
+        let places = &self.request.places;
+        let gpu = &self.inventory.gpus[at].uuid;
+        places.is_empty() || places.iter().any(|place| place.gpu == *gpu && place.placement == placement)
+    }
+
     /// The best slice of a GPU, and how it compares with those of others: less is better.
     fn option(&self, at: usize) -> Option<(impl Ord + use<'a>, Choice<'a>)> {
         let board = &self.boards[at];
         let existing = |rank: usize, profile: &'a MigProfile| {
-            let free = |slot: &&Slot| slot.profile == profile.id && slot.holder.is_free(self.rules);
+            let free = |slot: &&Slot| {
+                slot.profile == profile.id
+                    && slot.holder.is_free(self.rules)
+                    && self.may_lie(at, slot.placement)
+            };
             let slot = board.slots().iter().filter(free).min_by_key(|slot| slot.placement.start)?;
             let (stage, instance) = match &slot.holder {
                 SlotHolder::Idle(instance) => (MigStage::Borrowed, Some(instance.clone())),
@@ -175,7 +186,7 @@ impl<'a> Table<'a> {
         let (&smallest, larger) = self.serving[at].split_first()?;
         let (rank, lost, choice) = existing(0, smallest)
             .or_else(|| {
-                let (placement, lost) = board.best(smallest)?;
+                let (placement, lost) = board.best(smallest, |placement| self.may_lie(at, placement))?;
                 let stage = MigStage::Planned;
                 Some((1, lost, Choice { gpu: at, profile: smallest, placement, stage, instance: None, lost }))
             })

@@ -10,7 +10,8 @@ use crate::liveness::Life;
 use crate::refusal::Case;
 use crate::store::{end_of, new_nonce};
 use crate::{
-    Anchor, Applicant, Change, Error, Lease, Rules, Slot, State, Store, Ticket, Waiter, host, queue, refusal,
+    Anchor, Applicant, Change, Error, Lease, Pool, Rules, Slot, State, Store, Ticket, Waiter, host, queue,
+    refusal,
 };
 
 /// What a request would get.
@@ -35,11 +36,15 @@ pub(crate) struct Ask<'a> {
     pub(crate) tiers: &'a [Tier],
     /// What lies on each GPU that no lease made.
     pub(crate) foreign: Vec<Vec<Slot>>,
+    /// Whether it is for a claim, which may use the GPUs that are held for claims.
+    pub(crate) is_claim: bool,
 }
 
 impl Ask<'_> {
     fn sums(&self, image: &Image, key: Option<&Vec<u8>>) -> Result<Sums, Damage> {
-        let sums = capacity::sum(image, self.inventory, self.rules, None, key.map(Vec::as_slice))?;
+        let counts = |line: &&[u8]| !(self.is_claim && Pool::has(line));
+        let lines = image.lines().filter(counts);
+        let sums = capacity::sum(lines, self.inventory, self.rules, None, key.map(Vec::as_slice))?;
         Ok(sums.with(&self.foreign))
     }
 }
@@ -141,7 +146,7 @@ impl Store {
     ) -> Result<Ask<'a>, Error> {
         let foreign =
             if tiers.contains(&Tier::Mig) { self.slices().foreign_slots(inventory)? } else { Vec::new() };
-        Ok(Ask { inventory, rules, request, tiers, foreign })
+        Ok(Ask { inventory, rules, request, tiers, foreign, is_claim: false })
     }
 
     pub(crate) fn attempt(

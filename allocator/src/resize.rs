@@ -74,7 +74,7 @@ impl Store {
             image.rewrite(&self.boot, |other| if other == line { Edit::Drop } else { Edit::Keep }, None);
         let others =
             Image::parse(without.concat(), &self.boot).map_err(|damage| self.damaged(&lock, damage))?;
-        let sums = capacity::sum(&others, inventory, rules, ask.owner.as_deref(), None)
+        let sums = capacity::sum(others.lines(), inventory, rules, ask.owner.as_deref(), None)
             .map_err(|damage| self.damaged(&lock, damage))?;
         let mut decision = place(inventory, rules, &ask, &sums.held, sums.owner_ppm);
         if let Ok(placement) = &decision.outcome {

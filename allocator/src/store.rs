@@ -296,7 +296,7 @@ impl Store {
         }
     }
 
-    fn summary<'a>(&self, lock: &Lock, line: &'a [u8]) -> Result<Summary<'a>, Error> {
+    pub(crate) fn summary<'a>(&self, lock: &Lock, line: &'a [u8]) -> Result<Summary<'a>, Error> {
         Summary::scan(line).map_err(|damage| self.damaged(lock, damage))
     }
 

@@ -10,16 +10,22 @@
 
 use std::collections::BTreeMap;
 
-use fgpu_allocator::{Anchor, Lease, ResourceClaim, Store};
+use fgpu_allocator::{Anchor, Board, Lease, Pool, ResourceClaim};
 use fgpu_spec::{
-    Code, Compute, Document, Error, Inventory, Isolation, Nonce, PodOf, Request, Tier, escape_for_display,
+    Code, Compute, Error, Filter, Inventory, Isolation, MigPlace, MigPlacement, MigProfile, Nonce, Request,
+    Tier,
 };
 
 use crate::config::Config;
-use crate::driver_step;
+use crate::driver_step::{self, SetUp};
 use crate::events::refusals_of;
 use crate::lifecycle::{ended, store};
 use crate::programs;
+
+mod joining;
+
+pub use joining::SOCKET;
+pub(crate) use joining::{joined, of};
 
 /// What a request of a claim has been given on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,18 +40,37 @@ pub struct Asked {
     pub request: String,
     /// The uids of the pods that may use it.
     pub pods: Vec<String>,
-    /// UUIDs of the GPUs, as the containers shall see them.
-    pub gpus: Vec<String>,
-    /// Device memory of each in bytes, a multiple of 1 MiB.
-    pub memory: u64,
-    /// SM time of each in parts per million; 0 books none ([`Request::is_unbooked`]).
-    pub cores_ppm: u32,
+    /// What it has been given.
+    pub share: Share,
+    /// The same as the cluster says it. Another text is another share: it depends on the claim alone.
+    pub words: String,
     /// How the SM time is meant, if the claim says so.
     pub compute: Option<Compute>,
     /// The tier that the claim insists on.
     pub isolation: Isolation,
     /// Whom it counts against.
     pub owner: Option<String>,
+}
+
+/// A share that the cluster's scheduler has given out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Share {
+    /// A part of GPUs, the same of each.
+    Part {
+        /// Their UUIDs, as the containers shall see them.
+        gpus: Vec<String>,
+        /// Device memory of each in bytes, a multiple of 1 MiB.
+        memory: u64,
+        /// SM time of each in parts per million; 0 books none ([`Request::is_unbooked`]).
+        cores_ppm: u32,
+    },
+    /// MIG slices.
+    Slices {
+        /// Their profile's name.
+        profile: String,
+        /// Where they lie.
+        places: Vec<MigPlace>,
+    },
 }
 
 /// What a claim holds on this node.
@@ -70,18 +95,28 @@ impl Asked {
 
     /// The same in the words of annotations, by whose rules it is judged.
     fn request(&self, config: &Config) -> Result<Request, Error> {
+        let (count, gpus, amount, places) = match &self.share {
+            Share::Part { gpus, memory, cores_ppm } => {
+                let mut amount = vec![("fgpu/memory", format!("{}Mi", memory >> 20))];
+                if *cores_ppm > 0 {
+                    let percent = format!("{}.{:04}%", cores_ppm / 10_000, cores_ppm % 10_000);
+                    amount.push(("fgpu/cores", percent));
+                }
+                (gpus.len(), gpus.clone(), amount, Vec::new())
+            }
+            Share::Slices { profile, places } => {
+                let mut gpus: Vec<_> = places.iter().map(|place| place.gpu.clone()).collect();
+                gpus.dedup();
+                (places.len(), gpus, vec![("fgpu/mig", profile.clone())], places.clone())
+            }
+        };
         let mut words = BTreeMap::from([
-            ("fgpu/count", self.gpus.len().to_string()),
-            ("fgpu/memory", format!("{}Mi", self.memory >> 20)),
-            ("fgpu/device", self.gpus.join(",")),
+            ("fgpu/count", count.to_string()),
             // Which GPUs has been decided.
             ("fgpu/policy", "pack".to_owned()),
             ("fgpu/isolation", word(&self.isolation)),
         ]);
-        if self.cores_ppm > 0 {
-            words
-                .insert("fgpu/cores", format!("{}.{:04}%", self.cores_ppm / 10_000, self.cores_ppm % 10_000));
-        }
+        words.extend(amount);
         if let Some(compute) = &self.compute {
             words.insert("fgpu/compute", word(compute));
         }
@@ -92,7 +127,12 @@ impl Asked {
         let request = Request::parse(&words, None, &config.defaults())?.ok_or_else(|| {
             Error::new(Code::InvalidRequest, "a claim without an amount cannot be prepared".to_owned())
         })?;
-        Ok(Request { text: format!("{}: {}", Anchor::Claim(self.claim()).words(), request.text), ..request })
+        Ok(Request {
+            text: format!("{}: {}", Anchor::Claim(self.claim()).words(), self.words),
+            device: Filter { any: gpus, not: Vec::new() },
+            places,
+            ..request
+        })
     }
 }
 
@@ -101,17 +141,41 @@ fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Reserves what a claim was given. Idempotent: the lease that is there is returned, with the pods of `asked`.
+/// Reserves what a claim was given, and has the driver make its slices. Idempotent: the lease that is there is
+/// returned, with the pods of `asked`.
 ///
 /// # Errors
-/// Those of the inventory and of [`Store::reserve_claim`]; `denied` for a tier that a claim cannot have.
+/// Those of the inventory, of [`fgpu_allocator::Store::reserve_claim`] and of the driver; `denied` for a tier that a claim
+/// cannot have.
 pub fn prepare(config: &Config, asked: &Asked) -> Result<Lease, Error> {
     let claim = asked.claim();
     refusals_of(Ok(config.clone()), &claim.key(), |config| {
         let request = asked.request(config)?;
         let inventory = inventory(config)?;
         driver_step::look_at_gpus(config);
-        store(config)?.reserve_claim(&inventory, &config.rules(), &request, tiers(&request)?, &claim)
+        let (store, tiers) = (store(config)?, tiers(asked, &request)?);
+        let reserve = || store.reserve_claim(&inventory, &config.rules(), &request, tiers, &claim);
+        let lease = match reserve() {
+            // The slice that lies there may be one that is kept, or on its way out.
+            Err(error) if tiers == [Tier::Mig] && error.code == Code::NoMigPlacement => {
+                driver_step::make_room(config, &store)?;
+                reserve()?
+            }
+            reserved => reserved?,
+        };
+        let nonce = lease.grant.nonce;
+        let error = match driver_step::set_up(config, &store, lease) {
+            Ok(SetUp::Done(lease)) => return Ok(*lease),
+            Ok(SetUp::PlaceTaken) => Error::new(
+                Code::NoMigPlacement,
+                format!("{}: a MIG instance that fgpu did not make lies there", request.text),
+            ),
+            Err(error) => error,
+        };
+        // It stays if a container has joined it meanwhile.
+        let released = store.release_unjoined(&nonce)?;
+        ended(config, &store, released.as_slice())?;
+        Err(error)
     })
 }
 
@@ -123,16 +187,33 @@ pub fn inventory(config: &Config) -> Result<Inventory, Error> {
     fgpu_driver::load(&config.driver_root, &config.state_dir, &programs::refresh_inventory)
 }
 
-/// The tiers of a claim. The driver limits a cgroup and makes slices of its own choice; a claim has neither.
-fn tiers(request: &Request) -> Result<&'static [Tier], Error> {
-    match request.isolation {
-        Isolation::Auto | Isolation::Quota => Ok(&[Tier::Quota]),
-        Isolation::None => Ok(&[Tier::None]),
-        Isolation::Mig | Isolation::Driver => Err(Error::new(
-            Code::Denied,
-            format!("{}: a claim can have isolation auto, quota or none", request.text),
-        )),
+/// The tiers of a claim. The driver limits a cgroup, and a claim has none.
+fn tiers(asked: &Asked, request: &Request) -> Result<&'static [Tier], Error> {
+    let denied = |allowed: &str| {
+        let message = format!("{}: this claim can have isolation {allowed}", request.text);
+        Err(Error::new(Code::Denied, message))
+    };
+    match (&asked.share, asked.isolation) {
+        (Share::Slices { .. }, Isolation::Auto | Isolation::Mig) => Ok(&[Tier::Mig]),
+        (Share::Slices { .. }, _) => denied("auto or mig"),
+        (Share::Part { .. }, Isolation::Auto | Isolation::Quota) => Ok(&[Tier::Quota]),
+        (Share::Part { .. }, Isolation::None) => Ok(&[Tier::None]),
+        (Share::Part { .. }, _) => denied("auto, quota or none"),
     }
+}
+
+/// The placements of a MIG profile in the order in which they are best given out ([`Board::order`]).
+pub fn placements(profiles: &[MigProfile], profile: &MigProfile) -> Vec<MigPlacement> {
+    Board::order(profiles, profile)
+}
+
+/// Keeps all but claims off these GPUs (UUIDs) of the node with this name, and lets go of others. Returns those
+/// on which something else is still.
+///
+/// # Errors
+/// The state directory cannot be read or written.
+pub fn hold(config: &Config, node: &str, gpus: &[String]) -> Result<Vec<String>, Error> {
+    Ok(store(config)?.hold_for_claims(&Pool { name: node.to_owned() }, gpus)?)
 }
 
 /// Sets which pods may use what this claim holds.
@@ -146,12 +227,30 @@ pub fn set_pods(config: &Config, uid: &str, pods: &[String]) -> Result<(), Error
 /// Gives back what this claim holds, and returns how many leases that were. Idempotent.
 ///
 /// # Errors
-/// The state directory cannot be read or written.
+/// The state directory cannot be read or written; `conflict` if a container of it may run: then what that has
+/// joined stays.
 pub fn release(config: &Config, uid: &str) -> Result<usize, Error> {
     let store = store(config)?;
     let released = store.release_claim(uid)?;
     ended(config, &store, &released)?;
-    Ok(released.len())
+    match held(config)?.iter().find(|held| held.claim.uid == uid) {
+        None => Ok(released.len()),
+        Some(Held { claim, .. }) => Err(Error::new(
+            Code::Conflict,
+            format!("a container of {} runs on this node", Anchor::Claim(claim.clone()).words()),
+        )),
+    }
+}
+
+/// Gives back one grant of a claim. `false` if it is gone already, or a container of it may run.
+///
+/// # Errors
+/// The state directory cannot be read or written.
+pub fn release_grant(config: &Config, nonce: &Nonce) -> Result<bool, Error> {
+    let store = store(config)?;
+    let released = store.release_unused(nonce)?;
+    ended(config, &store, released.as_slice())?;
+    Ok(released.is_some())
 }
 
 /// What claims hold on this node.
@@ -164,52 +263,4 @@ pub fn held(config: &Config) -> Result<Vec<Held>, Error> {
         _ => None,
     };
     Ok(store(config)?.leases()?.into_iter().filter_map(of).collect())
-}
-
-/// The claim that a container uses, `UID/REQUEST`, if any.
-///
-/// # Errors
-/// `conflict` for several.
-pub(crate) fn of(document: &Document) -> Result<Option<String>, Error> {
-    let mut names = document.claims()?;
-    names.dedup();
-    match &names[..] {
-        [] => Ok(None),
-        [_] => Ok(names.pop()),
-        [..] => Err(Error::new(
-            Code::Conflict,
-            "the container uses several requests of claims for GPUs: its share has one limit, so name one request; ask for \
-             several equal GPUs with `count` in it"
-                .to_owned(),
-        )),
-    }
-}
-
-/// The lease that a container may join: that of the claim `name`, if the container's pod is one of the claim's.
-///
-/// # Errors
-/// `denied` if it is not; `internal` if the claim is not prepared on this node.
-pub(crate) fn joined(store: &Store, name: &str, document: &Document) -> Result<Lease, Error> {
-    let shown = escape_for_display(name);
-    let key = ResourceClaim::key_of(name);
-    let lease = store.leases()?.into_iter().find(|lease| lease.key == key && lease.state.is_held());
-    let Some(lease) = lease else {
-        return Err(Error::new(
-            Code::Internal,
-            format!(
-                "claim {shown} is not prepared on this node: fgpu-dra prepares it when its pod comes here"
-            ),
-        ));
-    };
-    let words = lease.anchor.as_ref().map_or(shown, Anchor::words);
-    let Some(PodOf { uid: pod, .. }) = PodOf::of(&document.annotations()) else {
-        return Err(Error::new(Code::Denied, format!("{words}: only containers of its pods may use it")));
-    };
-    match &lease.anchor {
-        Some(Anchor::Claim(claim)) if claim.pods.contains(&pod) => Ok(lease),
-        _ => Err(Error::new(
-            Code::Denied,
-            format!("{words}: it is not reserved for the pod with uid {}", escape_for_display(&pod)),
-        )),
-    }
 }

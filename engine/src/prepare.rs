@@ -161,7 +161,7 @@ fn join<D: Delivery>(
     delivery: &mut D,
 ) -> Result<Option<Given>, Error> {
     let store = &store(config)?;
-    let lease = claims::joined(store, claim, document)?;
+    let lease = claims::joined(config, store, claim, document)?;
     let nonce = lease.grant.nonce;
     if grant::joined(store, document, &lease.key)?.is_some() {
         debug!("has grant {nonce} already");

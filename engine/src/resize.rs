@@ -31,7 +31,7 @@ pub fn resize(
     annotations: &BTreeMap<String, String>,
 ) -> Result<Option<Lease>, Error> {
     // What the cluster counts for a claim would be another amount.
-    if let Some(claim @ Anchor::Claim(_)) = &lease.anchor {
+    if let Some(claim @ (Anchor::Claim(_) | Anchor::Pool(_))) = &lease.anchor {
         let message =
             format!("{}: the cluster's scheduler has given out its share; make another claim", claim.words());
         return Err(Error::new(Code::Denied, message));

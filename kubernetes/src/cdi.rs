@@ -11,6 +11,8 @@ use serde_json::json;
 
 /// What the names of our files begin with.
 const PREFIX: &str = "fgpu.dev-claim_";
+/// What the name of a file ends with that is being written.
+const UNFINISHED: &str = "new";
 /// The whole environment of the hook.
 const ENVIRONMENT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -47,11 +49,30 @@ pub fn write(folder: &Path, uid: &str, requests: &[&str], hook: &Path) -> io::Re
     fs::create_dir_all(folder)?;
     let path = path(folder, uid);
     // Engines read what ends with .json or .yaml.
-    let temporary = path.with_extension(format!("json.{}", std::process::id()));
+    let temporary = path.with_extension(UNFINISHED);
     let mut options = OpenOptions::new();
     let mut file: File = options.write(true).create(true).truncate(true).mode(0o644).open(&temporary)?;
     file.write_all(text(uid, requests, hook).as_bytes())?;
     fs::rename(temporary, path)
+}
+
+/// Removes what a process that was killed left unfinished.
+///
+/// # Errors
+/// The folder cannot be read, or a file cannot be removed.
+pub fn sweep(folder: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(PREFIX) && path.extension().is_some_and(|end| end == UNFINISHED) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes the file of a claim, if it is there.
@@ -109,7 +130,10 @@ mod tests {
             write(folder, "1f-2e", &["gpu"], Path::new("/x")).unwrap();
         }
         fs::write(folder.join("fgpu.json"), "{}").unwrap();
+        fs::write(folder.join("fgpu.dev-claim_3a.new"), "{").unwrap();
         assert_eq!(claims(folder).unwrap(), ["1f-2e"]);
+        sweep(folder).unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 2);
         for _ in 0..2 {
             remove(folder, "1f-2e").unwrap();
         }

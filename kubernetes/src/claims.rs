@@ -1,13 +1,14 @@
 //! From a ResourceClaim to what each of its requests has been given on this node.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
-use fgpu_engine::claims::Asked;
-use fgpu_spec::{Compute, Gpu, Inventory, Isolation};
+use fgpu_engine::claims::{Asked, Share};
+use fgpu_spec::{Compute, Gpu, Inventory, Isolation, MigPlace, escape_for_display};
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
 use serde::Deserialize;
 
-use crate::names::{CORES, DRIVER, MEMORY, SHARE, SHARE_DEVICE, device};
+use crate::names::{CORES, DRIVER, MEMORY, SHARE, SHARE_DEVICE, device, slice};
 use crate::quantity;
 
 /// A request of a claim, as it was given out.
@@ -53,9 +54,7 @@ pub fn given(
             requests.entry(main(&result.request).to_owned()).or_default().push(result);
         }
     }
-    let consumers = status.and_then(|status| status.reserved_for.clone()).unwrap_or_default();
-    let pods: Vec<String> =
-        consumers.into_iter().filter(|user| user.resource == "pods").map(|user| user.uid).collect();
+    let pods = pods(claim);
     let configs = devices.config.unwrap_or_default();
     let mut all = Vec::new();
     for (request, results) in requests {
@@ -74,15 +73,8 @@ pub fn given(
                 config.owner = new.owner.or(config.owner);
             }
         }
-        let shares = results.iter().map(|result| share(result, inventory, reserve));
-        let shares = shares.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        let Some((_, memory, cores_ppm)) = shares.first().map(|(gpu, memory, cores)| (*gpu, *memory, *cores))
-        else {
-            continue;
-        };
-        if shares.iter().any(|(_, other, cores)| (*other, *cores) != (memory, cores_ppm)) {
-            return Err(failed("its devices have different amounts of memory".into()));
-        }
+        let shares = results.iter().map(|result| one(result, inventory, reserve));
+        let shares = shares.collect::<Result<Vec<_>, _>>().and_then(together).map_err(failed)?;
         all.push(Given {
             asked: Asked {
                 uid: name(meta.uid.as_ref()),
@@ -90,9 +82,8 @@ pub fn given(
                 name: name(meta.name.as_ref()),
                 request: request.clone(),
                 pods: pods.clone(),
-                gpus: shares.iter().map(|(gpu, ..)| gpu.uuid.clone()).collect(),
-                memory,
-                cores_ppm,
+                share: shares,
+                words: words(&results, &config),
                 compute: config.compute,
                 isolation: config.isolation.unwrap_or_default(),
                 owner: config.owner,
@@ -101,6 +92,12 @@ pub fn given(
         });
     }
     Ok(all)
+}
+
+/// The uids of the pods that may use a claim.
+pub fn pods(claim: &ResourceClaim) -> Vec<String> {
+    let consumers = claim.status.as_ref().and_then(|status| status.reserved_for.clone()).unwrap_or_default();
+    consumers.into_iter().filter(|user| user.resource == "pods").map(|user| user.uid).collect()
 }
 
 /// A request of a prioritised list is `main/sub`; containers name the former.
@@ -119,44 +116,109 @@ fn parse(parameters: &serde_json::Value) -> Result<FgpuConfig, String> {
     }
 }
 
-/// The GPU of a result, bytes of it and parts per million of its SM time.
-fn share<'a>(
-    result: &DeviceRequestAllocationResult,
-    inventory: &'a Inventory,
-    reserve: u64,
-) -> Result<(&'a Gpu, u64, u32), String> {
+/// What a request was given, as the claim has it: `memory=20Gi cores=40 of gpu-2`. The same claim has the same
+/// words whatever becomes of the node's configuration.
+fn words(results: &[DeviceRequestAllocationResult], config: &FgpuConfig) -> String {
+    let one = |result: &DeviceRequestAllocationResult| {
+        let capacities = result.consumed_capacity.iter().flatten();
+        let amounts: Vec<_> = capacities.map(|(name, amount)| format!("{name}={}", amount.0)).collect();
+        let amounts = if amounts.is_empty() { "all".to_owned() } else { amounts.join(" ") };
+        format!("{amounts} of {}", result.device)
+    };
+    let mut words = results.iter().map(one).collect::<Vec<_>>().join(", ");
+    let parameters = [
+        ("compute", config.compute.map(|compute| format!("{compute:?}"))),
+        ("isolation", config.isolation.map(|isolation| format!("{isolation:?}"))),
+        ("owner", config.owner.as_ref().map(|owner| escape_for_display(owner))),
+    ];
+    for (name, value) in parameters.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        let _ = write!(words, ", {name}={}", value.to_lowercase());
+    }
+    words
+}
+
+/// The devices of a request, which are alike.
+fn together(shares: Vec<Share>) -> Result<Share, String> {
+    let mut shares = shares.into_iter();
+    let mut all = shares.next().ok_or("it was given nothing")?;
+    for share in shares {
+        match (&mut all, share) {
+            (
+                Share::Part { gpus, memory, cores_ppm },
+                Share::Part { gpus: more, memory: same, cores_ppm: alike },
+            ) if (*memory, *cores_ppm) == (same, alike) => gpus.extend(more),
+            (Share::Slices { profile, places }, Share::Slices { profile: same, places: more })
+                if *profile == same =>
+            {
+                places.extend(more);
+            }
+            _ => return Err("its devices have different amounts of memory".into()),
+        }
+    }
+    Ok(all)
+}
+
+/// What a result gives.
+fn one(result: &DeviceRequestAllocationResult, inventory: &Inventory, reserve: u64) -> Result<Share, String> {
     if result.admin_access == Some(true) {
         return Err("fgpu gives no admin access; look at the node with fgpu status".into());
     }
+    let gone = || format!("device {} is not on this node any more", escape_for_display(&result.device));
     let (own, by_shares) = match result.device.strip_suffix(SHARE_DEVICE) {
         Some(own) => (own, true),
         None => (result.device.as_str(), false),
     };
-    let known = inventory.gpus.iter().find(|gpu| device(gpu.minor) == own);
-    let gpu = known.ok_or_else(|| format!("device {} is not on this node any more", result.device))?;
+    match inventory.gpus.iter().find(|gpu| !gpu.mig_enabled && device(gpu.minor) == own) {
+        Some(gpu) => part(result, gpu, reserve, by_shares),
+        None => slice_of(&result.device, inventory).ok_or_else(gone),
+    }
+}
+
+/// The MIG slice that is this device.
+fn slice_of(name: &str, inventory: &Inventory) -> Option<Share> {
+    for gpu in inventory.gpus.iter().filter(|gpu| gpu.mig_enabled) {
+        for profile in &gpu.mig_profiles {
+            let mut placements = profile.placements.iter();
+            if let Some(&placement) = placements.find(|&&at| slice(gpu.minor, profile, at) == name) {
+                let places = vec![MigPlace { gpu: gpu.uuid.clone(), placement }];
+                return Some(Share::Slices { profile: profile.name.clone(), places });
+            }
+        }
+    }
+    None
+}
+
+/// A part of a GPU.
+fn part(
+    result: &DeviceRequestAllocationResult,
+    gpu: &Gpu,
+    reserve: u64,
+    by_shares: bool,
+) -> Result<Share, String> {
     let usable = gpu.usable_memory(reserve);
     let taken = |name: &str| -> Result<Option<u64>, String> {
         let capacities = result.consumed_capacity.as_ref();
         let full = format!("{DRIVER}/{name}");
         let found = capacities.and_then(|all| all.get(name).or_else(|| all.get(&full)));
-        found
-            .map(|one| {
-                quantity::parse(&one.0).ok_or_else(|| format!("its {name} is {:?}, no whole number", one.0))
-            })
-            .transpose()
+        let number = |text: &str| {
+            quantity::parse(text).ok_or_else(|| format!("its {name} is {text:?}, no whole number"))
+        };
+        found.map(|one| number(&one.0)).transpose()
     };
     let percent = |name: &str, default: u64| -> Result<u64, String> {
         let percent = taken(name)?.unwrap_or(default);
         if percent > 100 { Err(format!("its {name} is {percent} percent")) } else { Ok(percent) }
     };
     let ppm = |percent: u64| u32::try_from(percent * 10_000).unwrap_or(u32::MAX);
-    if by_shares {
+    let (memory, cores_ppm) = if by_shares {
         let percent = percent(SHARE, 100)?;
         // Floored to 1 MiB, as a fraction of an annotation is: a hundred of 1% fit.
         let mebibytes = u128::from(usable >> 20) * u128::from(percent) / 100;
-        return Ok((gpu, u64::try_from(mebibytes).unwrap_or(0) << 20, ppm(percent)));
-    }
-    Ok((gpu, taken(MEMORY)?.unwrap_or(usable), ppm(percent(CORES, 0)?)))
+        (u64::try_from(mebibytes).unwrap_or(0) << 20, ppm(percent))
+    } else {
+        (taken(MEMORY)?.unwrap_or(usable), ppm(percent(CORES, 0)?))
+    };
+    Ok(Share::Part { gpus: vec![gpu.uuid.clone()], memory, cores_ppm })
 }
 
 #[cfg(test)]

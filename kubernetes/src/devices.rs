@@ -8,10 +8,14 @@
 //! A request without a capacity gets a whole GPU: all of its memory, and with it all of its SM time, since no
 //! other share is left on it. kube-scheduler takes the first device that fits, so the order here is `pack`.
 //!
-//! GPUs in MIG mode have no devices yet.
+//! A GPU in MIG mode is a device for each place of each of its profiles. They share counters: one for each
+//! memory slice, one of compute slices, and one of each profile of which the driver makes fewer than there are
+//! places. Of a profile the place comes first that leaves the most to others.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use fgpu_engine::claims::placements;
 use fgpu_spec::{Gpu, Inventory, Seen};
 use k8s_openapi::api::resource::v1::{
     CapacityRequestPolicy, CapacityRequestPolicyRange, Counter, CounterSet, Device, DeviceAttribute,
@@ -19,10 +23,12 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::names::{CORES, MEMORY, SHARE, SHARE_DEVICE, device};
+use crate::names::{CORES, MEMORY, SHARE, SHARE_DEVICE, SLICES, device, label, slice};
 
-/// The counter of a GPU's set.
+/// The counter of a GPU that is not in MIG mode.
 const WHOLE: &str = "whole";
+/// An attribute that all drivers have in common.
+const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 
 /// The node's devices and the counters that they take.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,36 +39,110 @@ pub struct Devices {
     pub counters: Vec<CounterSet>,
 }
 
-/// The devices of a node: `reserve` bytes of each GPU are never granted, and `seen` tells which GPUs are
-/// unhealthy.
-pub fn devices(inventory: &Inventory, reserve: u64, seen: &BTreeMap<String, Seen>) -> Devices {
-    let mut all = Devices { devices: Vec::new(), counters: Vec::new() };
-    for gpu in inventory.gpus.iter().filter(|gpu| !gpu.mig_enabled && gpu.usable_memory(reserve) > 0) {
+/// What decides what a node offers.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer<'a> {
+    /// What the node has.
+    pub inventory: &'a Inventory,
+    /// Bytes of each GPU that are never granted.
+    pub reserve: u64,
+    /// What was last seen of each GPU, by UUID.
+    pub seen: &'a BTreeMap<String, Seen>,
+}
+
+impl Offer<'_> {
+    /// The devices of those GPUs of a node that are `offered`.
+    pub fn devices(&self, offered: impl Fn(&Gpu) -> bool) -> Devices {
+        let mut all = Devices { devices: Vec::new(), counters: Vec::new() };
+        for gpu in self.inventory.gpus.iter().filter(|gpu| offered(gpu)) {
+            let (counters, mut devices) = if gpu.mig_enabled { self.slices(gpu) } else { self.whole(gpu) };
+            if devices.is_empty() {
+                continue;
+            }
+            if self.seen.get(&gpu.uuid).is_some_and(|seen| seen.unhealthy.is_some()) {
+                devices.iter_mut().for_each(|device| device.taints = Some(vec![taint()]));
+            }
+            all.counters.push(CounterSet { name: device(gpu.minor), counters });
+            all.devices.append(&mut devices);
+        }
+        all
+    }
+
+    /// A GPU by bytes and by shares.
+    fn whole(&self, gpu: &Gpu) -> (BTreeMap<String, Counter>, Vec<Device>) {
+        let usable = gpu.usable_memory(self.reserve);
+        if usable == 0 {
+            return Default::default();
+        }
         let name = device(gpu.minor);
-        let sick = seen.get(&gpu.uuid).and_then(|seen| seen.unhealthy.as_ref());
-        all.counters.push(CounterSet { name: name.clone(), counters: whole() });
-        let by_bytes = BTreeMap::from([
-            (MEMORY.to_owned(), memory(gpu.usable_memory(reserve) >> 20)),
-            (CORES.to_owned(), percent(0, 0)),
-        ]);
+        let by_bytes =
+            BTreeMap::from([(MEMORY.to_owned(), memory(usable >> 20)), (CORES.to_owned(), percent(0, 0))]);
         let by_shares = BTreeMap::from([(SHARE.to_owned(), percent(1, 100))]);
         let share = format!("{name}{SHARE_DEVICE}");
-        for (own, kind, capacity) in [(name.clone(), "memory", by_bytes), (share, "share", by_shares)] {
-            all.devices.push(Device {
-                name: own,
-                allow_multiple_allocations: Some(true),
-                attributes: Some(attributes(inventory, gpu, kind)),
-                capacity: Some(capacity),
-                consumes_counters: Some(vec![DeviceCounterConsumption {
-                    counter_set: name.clone(),
-                    counters: whole(),
-                }]),
-                taints: sick.map(|_| vec![taint()]),
-                ..Device::default()
-            });
-        }
+        let devices = [(name.clone(), "memory", by_bytes), (share, "share", by_shares)];
+        let devices = devices.map(|(own, kind, capacity)| Device {
+            name: own,
+            allow_multiple_allocations: Some(true),
+            attributes: Some(attributes(self.inventory, gpu, kind)),
+            capacity: Some(capacity),
+            consumes_counters: Some(consumes(&name, whole())),
+            ..Device::default()
+        });
+        (whole(), devices.into())
     }
-    all
+
+    /// A GPU in MIG mode: a device for each place of each profile.
+    fn slices(&self, gpu: &Gpu) -> (BTreeMap<String, Counter>, Vec<Device>) {
+        let mut profiles: Vec<_> = gpu.mig_profiles.iter().collect();
+        profiles.sort_by_key(|profile| (profile.memory, profile.slices, profile.id));
+        let mut counters = BTreeMap::new();
+        let most = profiles.iter().map(|profile| profile.slices).max().unwrap_or(0);
+        counters.insert(SLICES.to_owned(), count(most));
+        let mut devices = Vec::new();
+        for profile in profiles {
+            let scarce = (profile.most as usize) < profile.placements.len();
+            let own = format!("most-{}", label(&profile.name));
+            if scarce {
+                counters.insert(own.clone(), count(profile.most));
+            }
+            for placement in placements(&gpu.mig_profiles, profile) {
+                let mut takes = BTreeMap::from([(SLICES.to_owned(), count(profile.slices))]);
+                for at in placement.start..placement.start + placement.size {
+                    takes.insert(memory_slice(at), count(1));
+                    counters.insert(memory_slice(at), count(1));
+                }
+                if scarce {
+                    takes.insert(own.clone(), count(1));
+                }
+                let mut attributes = attributes(self.inventory, gpu, "mig");
+                attributes.insert("profile".to_owned(), text(&profile.name));
+                let size = |value: String| DeviceCapacity { request_policy: None, value: quantity(value) };
+                devices.push(Device {
+                    name: slice(gpu.minor, profile, placement),
+                    attributes: Some(attributes),
+                    capacity: Some(BTreeMap::from([
+                        (MEMORY.to_owned(), size(format!("{}Mi", profile.memory >> 20))),
+                        ("multiprocessors".to_owned(), size(profile.multiprocessors.to_string())),
+                    ])),
+                    consumes_counters: Some(consumes(&device(gpu.minor), takes)),
+                    ..Device::default()
+                });
+            }
+        }
+        (counters, devices)
+    }
+}
+
+fn consumes(set: &str, counters: BTreeMap<String, Counter>) -> Vec<DeviceCounterConsumption> {
+    vec![DeviceCounterConsumption { counter_set: set.to_owned(), counters }]
+}
+
+fn count(number: u32) -> Counter {
+    Counter { value: quantity(number.to_string()) }
+}
+
+fn memory_slice(at: u32) -> String {
+    format!("memory-slice-{at}")
 }
 
 fn quantity(text: impl Into<String>) -> Quantity {
@@ -70,7 +150,7 @@ fn quantity(text: impl Into<String>) -> Quantity {
 }
 
 fn whole() -> BTreeMap<String, Counter> {
-    BTreeMap::from([(WHOLE.to_owned(), Counter { value: quantity("1") })])
+    BTreeMap::from([(WHOLE.to_owned(), count(1))])
 }
 
 fn memory(mebibytes: u64) -> DeviceCapacity {
@@ -97,12 +177,21 @@ fn taint() -> DeviceTaint {
     }
 }
 
+fn text(text: &str) -> DeviceAttribute {
+    DeviceAttribute { string: Some(cut(text)), ..DeviceAttribute::default() }
+}
+
+fn number(number: u32) -> DeviceAttribute {
+    DeviceAttribute { int: Some(number.into()), ..DeviceAttribute::default() }
+}
+
+fn version(text: String) -> DeviceAttribute {
+    DeviceAttribute { version: Some(text), ..DeviceAttribute::default() }
+}
+
 fn attributes(inventory: &Inventory, gpu: &Gpu, kind: &str) -> BTreeMap<String, DeviceAttribute> {
-    let text = |text: &str| DeviceAttribute { string: Some(cut(text)), ..DeviceAttribute::default() };
-    let number = |number: u32| DeviceAttribute { int: Some(number.into()), ..DeviceAttribute::default() };
-    let version = |text: String| DeviceAttribute { version: Some(text), ..DeviceAttribute::default() };
     let mut all = BTreeMap::from([
-        // Which of the GPU's two devices it is: `memory` or `share`.
+        // Which way of giving it out: `memory`, `share` or `mig`.
         ("kind".to_owned(), text(kind)),
         ("uuid".to_owned(), text(&gpu.uuid)),
         ("productName".to_owned(), text(&gpu.model)),
@@ -111,10 +200,41 @@ fn attributes(inventory: &Inventory, gpu: &Gpu, kind: &str) -> BTreeMap<String, 
         ("minor".to_owned(), number(gpu.minor)),
     ]);
     all.extend(gpu.numa.map(|node| ("numaNode".to_owned(), number(node))));
+    all.extend(pcie_root(Path::new("/sys"), &gpu.pci).map(|root| (PCIE_ROOT.to_owned(), text(&root))));
+    all.extend(nvlink_domain(inventory, gpu).map(|domain| ("nvlinkDomain".to_owned(), number(domain))));
     all.extend(semantic(&inventory.driver_version).map(|text| ("driverVersion".to_owned(), version(text))));
     let cuda = inventory.cuda_version;
     all.insert("cudaDriverVersion".to_owned(), version(format!("{}.{}.0", cuda / 1000, cuda % 1000 / 10)));
     all
+}
+
+/// The root of a GPU's PCI tree, `pci0000:3a`, by which other drivers tell what is near it
+/// (k8s.io/dynamic-resource-allocation/deviceattribute). The kernel's address has a domain of four digits.
+fn pcie_root(sys: &Path, pci: &str) -> Option<String> {
+    let address = pci.to_ascii_lowercase();
+    let address = if address.len() == 16 { &address[4..] } else { &address };
+    let device = std::fs::canonicalize(sys.join("bus/pci/devices").join(address)).ok()?;
+    let mut parts = device.iter().filter_map(|part| part.to_str());
+    parts.find(|part| part.starts_with("pci")).map(str::to_owned)
+}
+
+/// Which GPUs are connected by NVLinks, directly or over others: they have one number, the least index of
+/// them. `None` for a GPU without NVLinks.
+fn nvlink_domain(inventory: &Inventory, gpu: &Gpu) -> Option<u32> {
+    let linked =
+        |one: usize, other: usize| inventory.topology.link(one, other).is_some_and(|link| link.nvlinks > 0);
+    let own = inventory.gpus.iter().position(|one| one.uuid == gpu.uuid)?;
+    let mut domain = vec![own];
+    let mut next = 0;
+    while let Some(&one) = domain.get(next) {
+        let more = (0..inventory.gpus.len()).filter(|&other| linked(one, other) && !domain.contains(&other));
+        domain.extend(more.collect::<Vec<_>>());
+        next += 1;
+    }
+    if domain.len() < 2 {
+        return None;
+    }
+    domain.iter().map(|&at| inventory.gpus[at].index).min()
 }
 
 /// At most 64 characters: the API server refuses a whole slice for one more.
@@ -130,81 +250,4 @@ fn semantic(version: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    pub(crate) fn inventory(gpus: u32) -> Inventory {
-        let gpu = |index| Gpu {
-            uuid: format!("GPU-{index:08x}-aaaa-bbbb-cccc-dddddddddddd"),
-            index,
-            minor: index,
-            model: "NVIDIA H100 80GB HBM3".into(),
-            pci: format!("00000000:{index:02X}:00.0"),
-            numa: Some(index / 4),
-            total_memory: 80 << 30,
-            reserved_memory: 1 << 20,
-            mig_enabled: false,
-            context_memory: None,
-            mig_profiles: Vec::new(),
-        };
-        Inventory {
-            version: 1,
-            boot_id: String::new(),
-            root: "/".into(),
-            driver_version: "550.163.01".into(),
-            cuda_version: 12040,
-            gpus: (0..gpus).map(gpu).collect(),
-            driver_limits: false,
-            topology: fgpu_spec::Topology::default(),
-            files: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn a_gpu_is_two_devices_over_one_counter() {
-        let Devices { devices, counters } = devices(&inventory(1), 1 << 30, &BTreeMap::new());
-        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-        assert_eq!(names, ["gpu-0", "gpu-0-share"]);
-        assert_eq!(counters.len(), 1);
-        assert_eq!(devices[0].consumes_counters, devices[1].consumes_counters);
-        assert_eq!(devices[0].consumes_counters.as_ref().unwrap()[0].counter_set, counters[0].name);
-        assert_eq!(devices[0].consumes_counters.as_ref().unwrap()[0].counters, counters[0].counters);
-        let policy = |device: usize, name: &str| {
-            let capacity = &devices[device].capacity.as_ref().unwrap()[name];
-            let policy = capacity.request_policy.clone().unwrap();
-            let range = policy.valid_range.unwrap();
-            [capacity.value.clone(), policy.default.unwrap(), range.min, range.step.unwrap()].map(|one| one.0)
-        };
-        assert_eq!(policy(0, MEMORY), ["80895Mi", "80895Mi", "1Mi", "1Mi"]);
-        assert_eq!(policy(0, CORES), ["100", "0", "0", "1"]);
-        assert_eq!(policy(1, SHARE), ["100", "100", "1", "1"]);
-        let attributes = devices[0].attributes.as_ref().unwrap();
-        assert_eq!(attributes["driverVersion"].version.as_deref(), Some("550.163.1"));
-        assert_eq!(attributes["cudaDriverVersion"].version.as_deref(), Some("12.4.0"));
-        assert_eq!(attributes["kind"].string.as_deref(), Some("memory"));
-    }
-
-    #[test]
-    fn gpus_in_mig_mode_have_none_and_unhealthy_ones_are_tainted() {
-        let mut inventory = inventory(8);
-        inventory.gpus[3].mig_enabled = true;
-        let sick = Seen {
-            uuid: inventory.gpus[5].uuid.clone(),
-            unhealthy: Some("fell off the bus".into()),
-            ..Seen::default()
-        };
-        let Devices { devices, counters } =
-            devices(&inventory, 0, &BTreeMap::from([(sick.uuid.clone(), sick)]));
-        assert_eq!((devices.len(), counters.len()), (14, 7));
-        assert!(!devices.iter().any(|device| device.name.starts_with("gpu-3")));
-        for device in &devices {
-            assert_eq!(device.taints.is_some(), device.name.starts_with("gpu-5"), "{}", device.name);
-        }
-    }
-
-    #[test]
-    fn versions_of_drivers_are_semantic() {
-        assert_eq!(semantic("615.12").as_deref(), Some("615.12.0"));
-        assert_eq!(semantic("beta"), None);
-    }
-}
+pub(crate) mod tests;

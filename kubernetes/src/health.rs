@@ -16,7 +16,7 @@ use tonic::server::{Grpc, NamedService, ServerStreamingService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::devices::devices;
+use crate::devices::Offer;
 use crate::plugin::Plugin;
 use crate::proto::{DeviceHealth, DeviceIdentifier, Empty, Health, Healths};
 use crate::serve::unknown;
@@ -84,7 +84,9 @@ fn look(node: &str) -> Result<Healths, String> {
     let config = Config::load().map_err(|error| error.to_string())?;
     let inventory = inventory(&config).map_err(|error| error.to_string())?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let all = devices(&inventory, config.reserve_memory, &config.rules().seen).devices;
+    let rules = config.rules();
+    let offer = Offer { inventory: &inventory, reserve: config.reserve_memory, seen: &rules.seen };
+    let all = offer.devices(|_| true).devices;
     let one = |device: k8s_openapi::api::resource::v1::Device| {
         let sick = device.taints.is_some();
         DeviceHealth {

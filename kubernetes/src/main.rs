@@ -4,6 +4,7 @@
 //! inventory ─ devices ─ slices ─────────────────► API server ─ kube-scheduler gives shares to claims
 //! kubelet ─ serve ─ plugin ─ claims ─ engine ───► a lease for each request of a claim
 //!                      └ cdi ───────────────────► a CDI device: fgpu-hook joins containers to the lease
+//! fgpu-hook ─ pods ─────────────────────────────► a pod that a claim has got since then
 //! API server ─ reconcile ───────────────────────► leases of claims that are gone are given back
 //! ```
 //!
@@ -15,11 +16,14 @@
 
 mod authority;
 mod cdi;
+mod chosen;
 mod claims;
 mod devices;
+mod events;
 mod health;
 mod names;
 mod plugin;
+mod pods;
 mod proto;
 mod quantity;
 mod reconcile;
@@ -27,15 +31,18 @@ mod serve;
 mod slices;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use fgpu_engine::claims as leases;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 use tracing::info;
 
+use crate::chosen::Chosen;
+use crate::events::Events;
 use crate::health::Healthy;
 use crate::names::DRIVER;
 use crate::plugin::Plugin;
@@ -61,6 +68,9 @@ struct Arguments {
     /// Where container engines look for CDI files
     #[arg(long, value_name = "DIR", default_value = "/run/cdi")]
     cdi_dir: PathBuf,
+    /// Which GPUs are offered: all, none, or indices and UUIDs; the node's label gpu.fgpu.dev/gpus goes before it
+    #[arg(long, env = "FGPU_GPUS", default_value = "all")]
+    gpus: Chosen,
     /// fgpu-hook, as the host sees it
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/fgpu-hook")]
     hook: PathBuf,
@@ -81,14 +91,23 @@ async fn main() -> Result<()> {
         }
         None => kube::Config::incluster().context("no --kubeconfig, and not in a pod")?,
     };
+    let client = kube::Client::try_from(config)?;
     let plugin = Arc::new(Plugin {
-        client: kube::Client::try_from(config)?,
+        events: Events::new(client.clone(), &arguments.node_name),
+        client,
         node: arguments.node_name,
+        gpus: arguments.gpus,
+        turn: Mutex::new(()),
         cdi: arguments.cdi_dir,
         hook: arguments.hook,
     });
+    serve::private(&arguments.plugin_dir).with_context(|| format!("{}", arguments.plugin_dir.display()))?;
     let endpoint = arguments.plugin_dir.join("dra.sock");
     let registry = arguments.registry_dir.join(format!("{DRIVER}-reg.sock"));
+    // This makes the state directory.
+    let state = plugin.with_config(|_, config| leases::held(config).map(|_| config.state_dir.clone())).await;
+    let asked = state.map_err(anyhow::Error::msg)?.join(leases::SOCKET);
+    cdi::sweep(&plugin.cdi).with_context(|| format!("{}", plugin.cdi.display()))?;
     let open = |path: &PathBuf| serve::listen(path).with_context(|| format!("{}", path.display()));
     // The kubelet calls as soon as it knows us.
     let services =
@@ -100,6 +119,7 @@ async fn main() -> Result<()> {
         endpoint: endpoint.display().to_string(),
         supported_versions: vec!["v1.DRAPlugin".into()],
     };
+    let hooks = pods::serve(plugin.clone(), open(&asked)?);
     let registration = serve::serve(open(&registry)?, Routes::new(Registration { info: Arc::new(info) }));
     info!("fgpu-dra {} on node {}", env!("CARGO_PKG_VERSION"), plugin.node);
     let mut terminated = signal(SignalKind::terminate())?;
@@ -109,7 +129,7 @@ async fn main() -> Result<()> {
         failed = registration => failed.context("the registration's socket"),
         () = slices::keep(plugin.clone()) => Err(anyhow::anyhow!("the watch of the slices has ended")),
         () = reconcile::keep(plugin.clone()) => Ok(()),
-        () = reconcile::follow(plugin.clone()) => Err(anyhow::anyhow!("the watch of the claims has ended")),
+        () = hooks => Ok(()),
         _ = terminated.recv() => Ok(()),
         _ = interrupted.recv() => Ok(()),
     };

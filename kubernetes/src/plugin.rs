@@ -2,20 +2,25 @@
 //! the last.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fgpu_engine::claims::{self as leases, Held};
 use fgpu_engine::config::Config;
+use futures_util::future::join_all;
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
+use crate::chosen::Chosen;
+use crate::events::Events;
 use crate::proto::{Claim, Device, PreparedClaim, UnpreparedClaim};
 use crate::{cdi, claims};
 
-/// How long one claim may take: the kubelet gives a call 45 s.
+/// How long all claims of a call may take: the kubelet gives it 45 s.
 const LONGEST: Duration = Duration::from_secs(40);
 
 /// This node's plugin.
@@ -24,10 +29,16 @@ pub struct Plugin {
     pub client: Client,
     /// The node's name, which is also that of its pool.
     pub node: String,
+    /// Which GPUs are offered if the node has no label that says so.
+    pub gpus: Chosen,
     /// Where engines look for CDI files.
     pub cdi: PathBuf,
     /// `fgpu-hook`, as the host sees it.
     pub hook: PathBuf,
+    /// Tells of claims that could not be prepared.
+    pub events: Events,
+    /// A lease and its CDI file change together.
+    pub turn: Mutex<()>,
 }
 
 impl std::fmt::Debug for Plugin {
@@ -39,39 +50,48 @@ impl std::fmt::Debug for Plugin {
 impl Plugin {
     /// Reserves what each claim was given, and says by which CDI devices containers get it.
     pub async fn prepare(self: &Arc<Self>, claims: Vec<Claim>) -> HashMap<String, PreparedClaim> {
-        let mut all = HashMap::new();
-        for claim in claims {
-            let done = tokio::time::timeout(LONGEST, self.prepare_one(&claim)).await;
-            let done = done.unwrap_or_else(|_| Err(format!("it took more than {LONGEST:?}")));
+        let one = async |claim: Claim| {
             let name = format!("{}/{}", claim.namespace, claim.name);
-            let answer = match done {
+            match self.prepare_one(&claim).await {
                 Ok(devices) => {
                     info!("claim {name} is prepared, {} devices", devices.len());
-                    PreparedClaim { devices, error: String::new() }
+                    (claim.uid, PreparedClaim { devices, error: String::new() })
                 }
                 Err(why) => {
                     warn!("claim {name}: {why}");
-                    PreparedClaim { devices: Vec::new(), error: format!("fgpu: {why}") }
+                    (claim.uid, PreparedClaim { devices: Vec::new(), error: format!("fgpu: {why}") })
                 }
-            };
-            all.insert(claim.uid, answer);
-        }
-        all
+            }
+        };
+        join_all(claims.into_iter().map(one)).await.into_iter().collect()
     }
 
     async fn prepare_one(self: &Arc<Self>, claim: &Claim) -> Result<Vec<Device>, String> {
+        let end = Instant::now() + LONGEST;
+        let object = in_time(end, self.claim(claim)).await?;
+        let of_claim = object.object_ref(&());
+        let plugin = self.clone();
+        let done = in_time(end, blocking(move || plugin.reserve(&object))).await;
+        if let Err(why) = &done {
+            self.events.failed_to_prepare(of_claim, why);
+        }
+        done
+    }
+
+    /// The claim as the API server has it.
+    async fn claim(&self, claim: &Claim) -> Result<ResourceClaim, String> {
         let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
         let object = api.get(&claim.name).await.map_err(|error| format!("the API server: {error}"))?;
         if object.metadata.uid.as_deref() != Some(&claim.uid) {
             return Err("it was deleted, and there is another one of its name".into());
         }
-        let plugin = self.clone();
-        blocking(move || plugin.reserve(&object)).await
+        Ok(object)
     }
 
     /// Reserves what an allocated claim was given here, writes its CDI file and returns its devices.
     fn reserve(&self, claim: &ResourceClaim) -> Result<Vec<Device>, String> {
         let words = |error: fgpu_spec::Error| error.to_string();
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let config = Config::load().map_err(words)?;
         let inventory = leases::inventory(&config).map_err(words)?;
         let given = claims::given(claim, &self.node, &inventory, config.reserve_memory)?;
@@ -101,9 +121,9 @@ impl Plugin {
 
     /// Gives back what the claims hold. They may be gone already.
     pub async fn unprepare(self: &Arc<Self>, claims: Vec<Claim>) -> HashMap<String, UnpreparedClaim> {
-        let mut all = HashMap::new();
-        for Claim { uid, namespace, name } in claims {
-            let error = match self.release(uid.clone()).await {
+        let end = Instant::now() + LONGEST;
+        let one = async |Claim { uid, namespace, name }| {
+            let error = match in_time(end, self.release(uid.clone())).await {
                 Ok(count) => {
                     info!("claim {namespace}/{name} is given back, {count} leases");
                     String::new()
@@ -113,49 +133,92 @@ impl Plugin {
                     format!("fgpu: {why}")
                 }
             };
-            all.insert(uid, UnpreparedClaim { error });
-        }
-        all
+            (uid, UnpreparedClaim { error })
+        };
+        join_all(claims.into_iter().map(one)).await.into_iter().collect()
     }
 
     /// Gives back what a claim holds, and says how many leases that were.
     ///
     /// # Errors
-    /// In words.
+    /// In words. A container of it may run.
     pub async fn release(self: &Arc<Self>, uid: String) -> Result<usize, String> {
-        let plugin = self.clone();
-        blocking(move || {
-            let config = Config::load().map_err(|error| error.to_string())?;
-            let count = leases::release(&config, &uid).map_err(|error| error.to_string())?;
-            cdi::remove(&plugin.cdi, &uid).map_err(|error| format!("its CDI file: {error}"))?;
+        self.with_config(move |plugin, config| {
+            let count = leases::release(config, &uid)?;
+            plugin.remove_file(&uid)?;
             Ok(count)
         })
         .await
+    }
+
+    /// Gives back one grant of a claim, and says whether it went.
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn release_grant(self: &Arc<Self>, held: Held) -> Result<bool, String> {
+        self.with_config(move |plugin, config| {
+            let released = leases::release_grant(config, &held.nonce)?;
+            plugin.remove_unheld_file(config, &held.claim.uid)?;
+            Ok(released)
+        })
+        .await
+    }
+
+    /// Removes the CDI file of a claim that holds nothing.
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn remove_if_unheld(self: &Arc<Self>, uid: String) -> Result<(), String> {
+        self.with_config(move |plugin, config| plugin.remove_unheld_file(config, &uid)).await
+    }
+
+    fn remove_unheld_file(&self, config: &Config, uid: &str) -> Result<(), fgpu_spec::Error> {
+        match leases::held(config)?.iter().any(|held| held.claim.uid == uid) {
+            true => Ok(()),
+            false => self.remove_file(uid),
+        }
+    }
+
+    fn remove_file(&self, uid: &str) -> Result<(), fgpu_spec::Error> {
+        cdi::remove(&self.cdi, uid).map_err(|error| fgpu_spec::Error::io("remove from", &self.cdi, &error))
     }
 
     /// What claims hold on this node.
     ///
     /// # Errors
     /// In words.
-    pub async fn held(&self) -> Result<Vec<Held>, String> {
-        blocking(|| {
-            let config = Config::load().map_err(|error| error.to_string())?;
-            leases::held(&config).map_err(|error| error.to_string())
-        })
-        .await
+    pub async fn held(self: &Arc<Self>) -> Result<Vec<Held>, String> {
+        self.with_config(|_, config| leases::held(config)).await
     }
 
     /// Sets which pods may use what a claim holds.
     ///
     /// # Errors
     /// In words.
-    pub async fn set_pods(&self, uid: String, pods: Vec<String>) -> Result<(), String> {
+    pub async fn set_pods(self: &Arc<Self>, uid: String, pods: Vec<String>) -> Result<(), String> {
+        self.with_config(move |_, config| leases::set_pods(config, &uid, &pods)).await
+    }
+
+    /// Runs what reads or changes leases, one at a time.
+    ///
+    /// # Errors
+    /// Its error in words.
+    pub async fn with_config<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self, &Config) -> Result<T, fgpu_spec::Error> + Send + 'static,
+    ) -> Result<T, String> {
+        let plugin = self.clone();
         blocking(move || {
-            let config = Config::load().map_err(|error| error.to_string())?;
-            leases::set_pods(&config, &uid, &pods).map_err(|error| error.to_string())
+            let _turn = plugin.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            Config::load().and_then(|config| work(&plugin, &config)).map_err(|error| error.to_string())
         })
         .await
     }
+}
+
+/// Ends a wait for something that goes on.
+async fn in_time<T>(end: Instant, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    timeout_at(end, work).await.unwrap_or_else(|_| Err(format!("it took more than {LONGEST:?}")))
 }
 
 /// Runs what may wait for a lock or a disk beside the calls.

@@ -28,16 +28,20 @@ use crate::proto::{Claims, Empty, PluginInfo, Prepared, RegistrationStatus, Unpr
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Opens a socket in a folder that only root may enter. What a former process left is replaced.
+/// Makes a folder that only root may enter, or makes it so.
 ///
 /// # Errors
-/// The folder or the socket cannot be made.
+/// It cannot be made.
+pub fn private(folder: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
+}
+
+/// Opens a socket that only root may use. What a former process left is replaced.
+///
+/// # Errors
+/// The socket cannot be made.
 pub fn listen(path: &Path) -> std::io::Result<UnixListener> {
-    if let Some(folder) = path.parent()
-        && !folder.exists()
-    {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -24,7 +24,7 @@ pub use error::{Cause, Code, Error, UnknownCode, chain};
 pub use grant::{Compute, Grant, GrantedGpu, Nonce, Tier};
 pub use health::{Health, Outsider, Seen};
 pub use inventory::{DriverFile, FileKind, Gpu, Inventory};
-pub use mig::{MigInstance, MigPlacement, MigProfile, MigSlice, MigStage};
+pub use mig::{MigInstance, MigPlace, MigPlacement, MigProfile, MigSlice, MigStage};
 pub use plan::{Hook, Mount, Plan};
 pub use pod::PodOf;
 pub use request::{

@@ -42,6 +42,16 @@ pub struct MigProfile {
     pub placements: Vec<MigPlacement>,
 }
 
+/// A place for a slice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigPlace {
+    /// The GPU's UUID.
+    pub gpu: String,
+    /// Where on it.
+    #[serde(flatten)]
+    pub placement: MigPlacement,
+}
+
 /// A slice in a grant: first a place that is reserved, then an instance that exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigSlice {

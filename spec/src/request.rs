@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Compute;
+use crate::{Compute, MigPlace};
 
 mod alias;
 mod asked;
@@ -142,6 +142,10 @@ pub struct Request {
     /// The MIG profile asked for (`auto` or a profile name); always there when `isolation` is
     /// [`Isolation::Mig`], and only then.
     pub mig: Option<String>,
+    /// Where its slices lie, one of these places each, if somebody else has decided that; no annotation says
+    /// it. Empty: where they take the least room from others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<MigPlace>,
     /// The tier asked for.
     pub isolation: Isolation,
     /// `fgpu/device`: whole UUIDs (`GPU-` and lower-case hex digits) or indices in decimal.

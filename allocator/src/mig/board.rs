@@ -93,9 +93,13 @@ impl<'a> Board<'a> {
         all.filter(|(profile, placement)| self.has_room(profile, *placement)).collect()
     }
 
-    /// The free placement of `profile` that costs later requests the least, and how many placements it takes
-    /// from them. Profiles that differ in their attributes only (`+me`) count once. Of equals the first.
-    pub fn best(&self, profile: &MigProfile) -> Option<(MigPlacement, usize)> {
+    /// The free placement of `profile` that costs later requests the least of those that are `allowed`, and how
+    /// many placements it takes from them. Profiles that differ in their attributes only (`+me`) count once. Of equals the first.
+    pub fn best(
+        &self,
+        profile: &MigProfile,
+        allowed: impl Fn(MigPlacement) -> bool,
+    ) -> Option<(MigPlacement, usize)> {
         let open = self.open();
         let left = self.slices_left();
         let lost = |placement: MigPlacement| {
@@ -108,8 +112,23 @@ impl<'a> Board<'a> {
             lost.dedup();
             lost.len()
         };
-        let mine = open.iter().filter(|(other, _)| other.id == profile.id);
+        let mine = open.iter().filter(|(other, at)| other.id == profile.id && allowed(*at));
         mine.map(|&(_, placement)| (placement, lost(placement))).min_by_key(|&(_, lost)| lost)
+    }
+
+    /// The placements of `profile`, the one first that an empty GPU with nothing but slices of it would give
+    /// next: what is given out in this order leaves the most for others.
+    pub fn order(profiles: &'a [MigProfile], profile: &MigProfile) -> Vec<MigPlacement> {
+        let mut order = Vec::new();
+        let mut board = Self::new(profiles, Vec::new());
+        while let Some((placement, _)) = board.best(profile, |_| true) {
+            board.put(Slot { placement, profile: profile.id, holder: SlotHolder::Lease });
+            order.push(placement);
+        }
+        let rest = profile.placements.iter().filter(|placement| !order.contains(placement));
+        let rest: Vec<_> = rest.copied().collect();
+        order.extend(rest);
+        order
     }
 
     /// Memory slices that something lies on.
@@ -138,7 +157,7 @@ pub(crate) fn cores_ppm(profiles: &[MigProfile], profile: &MigProfile) -> u32 {
 /// but they may serve as they are.
 pub(crate) fn most_on(gpu: &Gpu, profile: &MigProfile) -> usize {
     let mut board = Board::new(&gpu.mig_profiles, Vec::new());
-    while let Some((placement, _)) = board.best(profile) {
+    while let Some((placement, _)) = board.best(profile, |_| true) {
         board.put(Slot { placement, profile: profile.id, holder: SlotHolder::Lease });
     }
     board.slots().len()

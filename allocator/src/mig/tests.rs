@@ -46,6 +46,7 @@ fn request(mig: Option<&str>, memory: MemoryAsk, cores_ppm: u32) -> Request {
         cores_ppm,
         compute: Compute::Cap,
         mig: mig.map(str::to_owned),
+        places: Vec::new(),
         isolation: if mig.is_some() { Isolation::Mig } else { Isolation::Auto },
         device: Filter::default(),
         model: Filter::default(),

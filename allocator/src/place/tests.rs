@@ -55,6 +55,7 @@ fn fraction(ppm: u32) -> Request {
         cores_ppm: ppm,
         compute: Compute::Cap,
         mig: None,
+        places: Vec::new(),
         isolation: Isolation::Auto,
         device: Filter::default(),
         model: Filter::default(),
@@ -443,8 +444,8 @@ fn a_lost_gpus_leases_take_nothing_of_the_others() {
     let boot = Boot::new("b".repeat(36));
     let lines: Vec<_> = ["GPU-9", "GPU-1"].map(|uuid| line(&lease(uuid), &boot).unwrap()).into();
     let image = Image::parse(Draft::new(&boot, lines.iter().map(Vec::as_slice)).concat(), &boot).unwrap();
-    let sums =
-        crate::capacity::sum(&image, &node(&[GIB; 2]), &Rules::default(), Some("alice"), None).unwrap();
+    let sums = crate::capacity::sum(image.lines(), &node(&[GIB; 2]), &Rules::default(), Some("alice"), None)
+        .unwrap();
     assert_eq!(sums.held[0], Held::default());
     assert_eq!(sums.held[1], Held { memory: 5 * MIB, cores_ppm: 7, leases: 1, exclusive: false });
     assert_eq!(sums.owner_ppm, 5 * MIB * 1_000_000 / GIB);

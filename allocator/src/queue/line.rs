@@ -175,7 +175,7 @@ impl Scene<'_> {
     fn owner_ppm(&self, owner: Option<&str>) -> Result<Option<u64>, Damage> {
         match owner.filter(|owner| self.rules.owner_max_gpus.contains_key(*owner)) {
             None => Ok(None),
-            owner => capacity::sum(self.image, self.inventory, self.rules, owner, None)
+            owner => capacity::sum(self.image.lines(), self.inventory, self.rules, owner, None)
                 .map(|sums| Some(sums.owner_ppm)),
         }
     }

@@ -220,7 +220,8 @@ impl WaitQueue<'_> {
         let damaged = |damage| self.store.damage(damage, None);
         let holders = capacity::holders(&self.store.parse_all(&image)?, inventory);
         let foreign = self.store.slices().foreign_slots(inventory)?;
-        let sums = capacity::sum(&image, inventory, rules, None, None).map_err(damaged)?.with(&foreign);
+        let sums =
+            capacity::sum(image.lines(), inventory, rules, None, None).map_err(damaged)?.with(&foreign);
         let scene = Scene { image: &image, inventory, rules, sums: &sums };
         let mut waiting = Vec::new();
         let mut queue = Queue::read(&image, usize::MAX).map_err(damaged)?;

@@ -56,7 +56,7 @@ impl WaitQueue<'_> {
         rules: &Rules,
         foreign: &[Vec<Slot>],
     ) -> Result<Next, Damage> {
-        let sums = capacity::sum(image, inventory, rules, None, None)?.with(foreign);
+        let sums = capacity::sum(image.lines(), inventory, rules, None, None)?.with(foreign);
         let scene = Scene { image, inventory, rules, sums: &sums };
         let mut queue = Queue::read(image, usize::MAX)?;
         // Of equal requests a later one has more ahead of it: what the first cannot have, it cannot.

@@ -1,9 +1,11 @@
 //! Leases of claims: no process holds them, and the DRA driver alone gives them back.
 
-use fgpu_allocator::{Anchor, Joined, Lease, ResourceClaim, Rules, State, Store, Ticket, Turn};
-use fgpu_spec::{Code, Error, Filter, MemoryAsk, Request, Tier};
+use fgpu_allocator::{Anchor, Joined, Lease, Pool, ResourceClaim, Rules, State, Store, Ticket, Turn};
+use fgpu_spec::{Code, Error, Filter, MemoryAsk, MigPlace, Request, Tier};
 
-use crate::node::{GIB, Node, applicant, assert_no_overcommit, fraction, inventory, reserve};
+use crate::node::{
+    GIB, Node, applicant, assert_no_overcommit, fraction, inventory, mig_inventory, reserve, slice,
+};
 
 fn claim(uid: &str, pods: &[&str]) -> ResourceClaim {
     ResourceClaim {
@@ -99,6 +101,63 @@ fn claims_and_containers_never_have_more_than_there_is() {
     assert_no_overcommit(&node.store.leases().unwrap(), &inventory(2), &Rules::default());
     node.store.release_claim("2").unwrap();
     prepare(&node.store, 32 * GIB, &c).unwrap();
+}
+
+/// What kube-scheduler gives out is there: nothing else is put on a GPU that is held for claims.
+#[test]
+fn gpus_that_are_held_for_claims_serve_nobody_else() {
+    let node = Node::new();
+    let uuids: Vec<_> = inventory(2).gpus.into_iter().map(|gpu| gpu.uuid).collect();
+    let hold = |gpus: &[String]| node.store.hold_for_claims(&Pool { name: "node1".into() }, gpus).unwrap();
+    let before = applicant("before", node.spawn());
+    reserve(&node.store, 2, 250_000, &before).unwrap();
+    assert_eq!(hold(&uuids), [uuids[0].clone()], "there is a container on it");
+    assert_eq!(hold(&uuids[1..]), [""; 0]);
+    let pool = || node.store.leases().unwrap().into_iter().filter(|lease| lease.exclusive).count();
+    assert_eq!(pool(), 1);
+    let whole = applicant("whole", node.spawn());
+    assert_eq!(reserve(&node.store, 2, 1_000_000, &whole).unwrap_err().code, Code::NoCapacity);
+    reserve(&node.store, 2, 500_000, &applicant("beside", node.spawn())).unwrap();
+    for uid in ["1", "2"] {
+        prepare(&node.store, 32 * GIB, &claim(uid, &[])).unwrap();
+    }
+    assert_eq!(prepare(&node.store, 32 * GIB, &claim("3", &[])).unwrap_err().code, Code::NoCapacity);
+    assert_eq!(node.store.reconcile().unwrap(), []);
+    assert_eq!(node.again().leases().unwrap().len(), 5, "and it stays");
+    node.store.release_claim("1").unwrap();
+    node.store.release_claim("2").unwrap();
+    let refused = reserve(&node.store, 2, 1_000_000, &whole).unwrap_err();
+    assert!(refused.message.contains("held by kubernetes/node/node1 (0 MiB, 0%, exclusive)"), "{refused}");
+    assert_eq!(hold(&[]), [""; 0]);
+    assert_eq!(hold(&[]), [""; 0], "again");
+    assert_eq!(pool(), 0);
+    reserve(&node.store, 2, 1_000_000, &whole).unwrap();
+}
+
+/// A scheduler that counts placements has said where the slice lies.
+#[test]
+fn a_claim_has_its_slice_where_it_was_given_out() {
+    let node = Node::new();
+    let inventory = mig_inventory(1, 0);
+    let gpu = inventory.gpus[0].uuid.clone();
+    let profile = inventory.gpus[0].mig_profiles.iter().find(|profile| profile.name == "1g.10gb").unwrap();
+    let reserve = |uid: &str, at: &[usize]| {
+        let place = |&at: &usize| MigPlace { gpu: gpu.clone(), placement: profile.placements[at] };
+        let request = Request {
+            count: u32::try_from(at.len()).unwrap(),
+            places: at.iter().map(place).collect(),
+            ..slice("1g.10gb")
+        };
+        node.store.reserve_claim(&inventory, &Rules::default(), &request, &[Tier::Mig], &claim(uid, &[]))
+    };
+    let places = |lease: &Lease| -> Vec<u32> {
+        lease.grant.gpus.iter().map(|gpu| gpu.mig.as_ref().unwrap().placement.start).collect()
+    };
+    assert_eq!(places(&reserve("1", &[3]).unwrap()), [profile.placements[3].start]);
+    assert_eq!(reserve("2", &[3]).unwrap_err().code, Code::NoMigPlacement);
+    let two = [profile.placements[1].start, profile.placements[5].start];
+    assert_eq!(places(&reserve("2", &[5, 1]).unwrap()), two);
+    assert_no_overcommit(&node.store.leases().unwrap(), &inventory, &Rules::default());
 }
 
 /// The cluster has promised the room, so the node's queue cannot have it.

@@ -81,6 +81,7 @@ pub(crate) fn fraction(ppm: u32) -> Request {
         cores_ppm: ppm,
         compute: Compute::Cap,
         mig: None,
+        places: Vec::new(),
         isolation: Isolation::Auto,
         device: Filter::default(),
         model: Filter::default(),

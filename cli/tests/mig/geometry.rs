@@ -40,7 +40,7 @@ fn the_driver_agrees_with_every_placement_and_every_refusal() {
                     match step {
                         Step::Create(index) => {
                             let profile = index.get(&profiles);
-                            match board.best(profile) {
+                            match board.best(profile, |_| true) {
                                 Some((placement, _)) => {
                                     let made = gpu.create(profile.id, placement);
                                     let made =

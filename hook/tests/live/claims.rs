@@ -4,7 +4,7 @@
 use std::fs;
 
 use fgpu_allocator::Lease;
-use fgpu_engine::claims::{self, Asked};
+use fgpu_engine::claims::{self, Asked, Share};
 use fgpu_engine::config::Config;
 use fgpu_spec::Isolation;
 
@@ -25,9 +25,12 @@ fn prepare(node: &Node, request: &str, pods: &[&str]) -> Lease {
         name: "training".into(),
         request: request.into(),
         pods: pods.iter().map(|pod| (*pod).to_owned()).collect(),
-        gpus: vec![node.inventory().gpus[1].uuid.clone()],
-        memory: 2 * GIB,
-        cores_ppm: 250_000,
+        share: Share::Part {
+            gpus: vec![node.inventory().gpus[1].uuid.clone()],
+            memory: 2 * GIB,
+            cores_ppm: 250_000,
+        },
+        words: "memory=2Gi cores=25 of gpu-1".into(),
         compute: None,
         isolation: Isolation::Auto,
         owner: None,

@@ -40,8 +40,9 @@ fn config(parameters: serde_json::Value, requests: &[&str]) -> serde_json::Value
 fn a_result_is_a_share_of_that_gpu() {
     let asked = read(json!([result("gpu", "gpu-2", json!({"memory": "32Gi", "cores": "40"}))]), json!([]));
     let asked = &asked.unwrap()[0];
-    assert_eq!((asked.memory, asked.cores_ppm), (32 << 30, 400_000));
-    assert_eq!(asked.gpus, [inventory(4).gpus[2].uuid.clone()]);
+    let gpus = vec![inventory(4).gpus[2].uuid.clone()];
+    assert_eq!(asked.share, Share::Part { gpus, memory: 32 << 30, cores_ppm: 400_000 });
+    assert_eq!(asked.words, "cores=40 memory=32Gi of gpu-2");
     assert_eq!(
         (&*asked.uid, &*asked.namespace, &*asked.name, &*asked.request),
         ("1f-2e", "default", "training", "gpu")
@@ -60,7 +61,9 @@ fn shares_are_percent_of_both_and_silence_is_the_whole_gpu() {
         ("gpu-0", json!({}), usable, 0),
     ] {
         let asked = read(json!([result("gpu", device, capacity)]), json!([])).unwrap();
-        assert_eq!((asked[0].memory, asked[0].cores_ppm), (memory & !((1 << 20) - 1), cores), "{device}");
+        let gpus = vec![inventory(1).gpus[0].uuid.clone()];
+        let memory = memory & !((1 << 20) - 1);
+        assert_eq!(asked[0].share, Share::Part { gpus, memory, cores_ppm: cores }, "{device}");
     }
 }
 
@@ -80,9 +83,13 @@ fn requests_are_apart_and_other_drivers_are_not_ours() {
         json!([]),
     )
     .unwrap();
-    let names: Vec<_> = asked.iter().map(|asked| (asked.request.as_str(), asked.gpus.len())).collect();
+    let gpus = |asked: &Asked| match &asked.share {
+        Share::Part { gpus, .. } => gpus.clone(),
+        Share::Slices { .. } => Vec::new(),
+    };
+    let names: Vec<_> = asked.iter().map(|asked| (asked.request.as_str(), gpus(asked).len())).collect();
     assert_eq!(names, [("a", 2), ("b", 1)]);
-    assert_eq!(asked[0].gpus[0], inventory(4).gpus[3].uuid, "in the order of the results");
+    assert_eq!(gpus(&asked[0])[0], inventory(4).gpus[3].uuid, "in the order of the results");
     assert_eq!(read(json!([]), json!([])), Ok(Vec::new()));
 }
 
@@ -95,6 +102,7 @@ fn parameters_are_read_strictly_and_the_last_one_counts() {
     let foreign = json!({"source": "FromClaim", "opaque": {"driver": "x.y", "parameters": {"nonsense": 1}}});
     let asked = read(one(), json!([of_class, of_claim, of_other, foreign])).unwrap();
     assert_eq!((asked[0].compute, asked[0].owner.as_deref()), (Some(Compute::Cap), Some("team-a")));
+    assert_eq!(asked[0].words, "cores=10 memory=1Gi of gpu-0, compute=cap, owner=team-a");
     for (parameters, word) in [
         (json!({"compute": "burst"}), "unknown variant `burst`"),
         (json!({"memory": "1Gi"}), "unknown field `memory`"),
@@ -122,6 +130,40 @@ fn parameters_of_another_alternative_do_not_count() {
     ] {
         let asked = read(one(), json!([config(json!({"owner": "team-a"}), requests)])).unwrap();
         assert_eq!(asked[0].owner.as_deref(), owner, "{requests:?}");
+    }
+}
+
+/// A repeated call after a restart is the same, whatever an administrator has changed meanwhile.
+#[test]
+fn the_words_of_a_share_do_not_depend_on_the_node() {
+    let results = || json!([result("gpu", "gpu-0-share", json!({"share": "25"}))]);
+    let words = |reserve: u64| {
+        let given = given(&claim(results(), json!([])), POOL, &inventory(4), reserve).unwrap();
+        given[0].asked.words.clone()
+    };
+    assert_eq!(words(0), "share=25 of gpu-0-share");
+    assert_eq!(words(0), words(4 << 30));
+}
+
+#[test]
+fn a_slice_is_the_place_of_its_device() {
+    let mut inventory = inventory(2);
+    inventory.gpus[1].mig_enabled = true;
+    inventory.gpus[1].mig_profiles =
+        serde_json::from_str(include_str!("../../../spec/testdata/mig-h100-80gb.json")).unwrap();
+    let profile = inventory.gpus[1].mig_profiles.iter().find(|one| one.name == "1g.10gb+me").unwrap();
+    let device = slice(1, profile, profile.placements[4]);
+    assert_eq!(device, "gpu-1-mig-1g-10gb-me-4");
+    let read = |device: &str| {
+        let results = json!([{"request": "gpu", "driver": DRIVER, "pool": POOL, "device": device}]);
+        given(&claim(results, json!([])), POOL, &inventory, 0)
+    };
+    let place = MigPlace { gpu: inventory.gpus[1].uuid.clone(), placement: profile.placements[4] };
+    let asked = &read(&device).unwrap()[0].asked;
+    assert_eq!(asked.share, Share::Slices { profile: "1g.10gb+me".into(), places: vec![place] });
+    assert_eq!(asked.words, "all of gpu-1-mig-1g-10gb-me-4");
+    for gone in ["gpu-1", "gpu-1-share", "gpu-0-mig-1g-10gb-0", "gpu-1-mig-1g-10gb-7"] {
+        assert!(read(gone).unwrap_err().contains("is not on this node any more"), "{gone}");
     }
 }
 

@@ -109,6 +109,7 @@ impl Request {
             cores_ppm,
             compute,
             mig,
+            places: Vec::new(),
             isolation,
             device,
             model,

@@ -53,6 +53,7 @@ fn a_fraction_is_of_memory_and_cores() {
             cores_ppm: 250_000,
             compute: Compute::Cap,
             mig: None,
+            places: Vec::new(),
             isolation: Isolation::Auto,
             device: Filter::default(),
             model: Filter::default(),

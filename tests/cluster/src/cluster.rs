@@ -163,6 +163,10 @@ impl Drop for Cluster {
                 eprintln!("cluster: {}", deleted.story());
             }
         }
+        // What a plugin that has ended held for claims.
+        if !node::pool().is_empty() {
+            run_with(["fgpu", "release", "--force", "kubernetes/node1"], "");
+        }
         // A pod's share ends with its cgroup, which the kubelet removes within seconds and gc sees. What does
         // not go is found by the lab.
         for _ in 0..100 {

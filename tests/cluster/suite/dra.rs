@@ -28,10 +28,10 @@ const RBAC: &str = include_str!("../../../deploy/kubernetes/rbac.yaml");
 const CLASSES: &str = include_str!("../../../deploy/kubernetes/deviceclasses.yaml");
 const SHARE: &str = include_str!("../../../deploy/kubernetes/examples/share.yaml");
 const LOG: &str = "/var/log/lab/fgpu-dra.log";
-const QUERY: &str = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits";
+pub(crate) const QUERY: &str = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits";
 
 /// The plugin, as a process of the node.
-struct Plugin {
+pub(crate) struct Plugin {
     process: Option<Child>,
     kubeconfig: String,
 }
@@ -39,7 +39,7 @@ struct Plugin {
 impl Plugin {
     /// Starts it with the rights of deploy/kubernetes, and waits until its slices are there.
     #[track_caller]
-    fn start(cluster: &Cluster) -> Self {
+    pub(crate) fn start(cluster: &Cluster) -> Self {
         assert!(Path::new(DRA).exists(), "fgpu-dra is not built: cargo build -p fgpu-dra");
         let objects =
             cluster.kubectl_with(&["create", "--dry-run=client", "--filename=-", "--output=json"], RBAC);
@@ -53,7 +53,7 @@ impl Plugin {
         cluster.apply(CLASSES);
         let mut plugin = Self { process: None, kubeconfig: account.kubeconfig.display().to_string() };
         plugin.run();
-        wait_until("the node's slices", || slices(cluster) == 2);
+        wait_until("the node's slices", || slices(cluster) >= 2);
         plugin
     }
 
@@ -87,18 +87,18 @@ impl Drop for Plugin {
 }
 
 /// What the plugin has logged since its start.
-fn told() -> String {
+pub(crate) fn told() -> String {
     fs::read_to_string(LOG).unwrap_or_default()
 }
 
-fn slices(cluster: &Cluster) -> usize {
+pub(crate) fn slices(cluster: &Cluster) -> usize {
     let all = cluster.get("resourceslices");
     let ours = |slice: &&Value| slice["spec"]["driver"] == "gpu.fgpu.dev";
     all["items"].as_array().map_or(0, |all| all.iter().filter(ours).count())
 }
 
 /// A claim of that name, of GPU 0.
-fn claim(name: &str, class: &str, capacity: &Value, more: &Value) -> Value {
+pub(crate) fn claim(name: &str, class: &str, capacity: &Value, more: &Value) -> Value {
     let first = "device.attributes['gpu.fgpu.dev'].index == 0";
     let mut claim = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
@@ -114,7 +114,7 @@ fn claim(name: &str, class: &str, capacity: &Value, more: &Value) -> Value {
 }
 
 /// A pod of that name that uses the claim of its name.
-fn pod(name: &str, script: &str) -> Value {
+pub(crate) fn pod(name: &str, script: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {
@@ -126,17 +126,17 @@ fn pod(name: &str, script: &str) -> Value {
     })
 }
 
-fn list(items: &[Value]) -> String {
+pub(crate) fn list(items: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
-fn give_back(cluster: &Cluster, name: &str) {
+pub(crate) fn give_back(cluster: &Cluster, name: &str) {
     cluster.delete(&format!("pod/{name}"));
     cluster.delete(&format!("resourceclaim/{name}"));
 }
 
 /// The sum of what the node's leases hold, MiB of each GPU.
-fn held() -> Vec<u64> {
+pub(crate) fn held() -> Vec<u64> {
     node::leases().iter().flat_map(|lease| &lease.shares).map(|share| share.1 >> 20).collect()
 }
 
@@ -233,12 +233,18 @@ fn what_is_killed_comes_back_and_nothing_is_lost() {
     run(["fgpu", "gc"]).ok();
     assert_eq!(held(), [1024, 1024], "nobody says that a claim is gone");
     component::start();
+    let versions = |cluster: &Cluster| -> Vec<Value> {
+        let all = cluster.get("resourceslices")["items"].as_array().cloned().unwrap_or_default();
+        all.iter().map(|slice| slice["metadata"]["resourceVersion"].clone()).collect()
+    };
+    let before = versions(&cluster);
     // Its pod ends without a kubelet's call that could be answered.
     cluster.kubectl(&["delete", "pod/goes", "--grace-period=1", "--wait=false"]).ok();
     plugin.run();
     cluster.wait("pod/goes", "delete");
     cluster.delete("resourceclaim/goes");
     wait_until("one lease", || held() == [1024]);
+    assert_eq!(versions(&cluster), before, "slices that are right are not written again");
     let log = cluster.kubectl(&["exec", "stays", "--", "sh", "-c", QUERY]);
     assert_eq!(log.ok(), "1024");
     give_back(&cluster, "stays");
@@ -257,14 +263,20 @@ fn wrong_parameters_are_told() {
     let event = told().unwrap_or_default();
     assert!(event.contains("unknown variant `burst`, expected one of `cap`, `share`, `off`"), "{event}");
     assert_eq!(held(), [0u64; 0]);
+    let about = ["--field-selector", "involvedObject.kind=ResourceClaim,involvedObject.name=wrong"];
+    let of_claim = || cluster.kubectl(&[&["get", "events"], &about[..]].concat()).ok().to_owned();
+    wait_until("an event of the claim", || of_claim().contains("FailedPrepare"));
+    assert!(of_claim().contains("unknown variant `burst`"), "{}", of_claim());
     give_back(&cluster, "wrong");
 }
 
-/// And annotations work beside it.
+/// And annotations work beside it, on a GPU that is not offered.
 fn gates_that_are_off_are_named() {
     let cluster = Cluster::with_gates("DRAConsumableCapacity=false");
     let _plugin = Plugin::start(&cluster);
     wait_until("the gate's name", || told().contains("feature gate DRAConsumableCapacity off"));
+    label(&cluster, "gpu.fgpu.dev/gpus=1");
+    wait_until("one GPU less", || node::pool().len() == 1);
     let annotated = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "quarter", "annotations": {"fgpu/fraction": "0.25"}},
         "spec": {"restartPolicy": "Never", "runtimeClassName": "fgpu", "containers": [
@@ -275,4 +287,9 @@ fn gates_that_are_off_are_named() {
     assert_eq!(cluster.logs("quarter"), (node::gpus()[0].share(250_000) >> 20).to_string());
     cluster.delete("pod/quarter");
     run(["fgpu", "gc"]).ok();
+    label(&cluster, "gpu.fgpu.dev/gpus-");
+}
+
+pub(crate) fn label(cluster: &Cluster, words: &str) {
+    cluster.kubectl(&["label", "--overwrite", &format!("node/{NODE}"), words]).ok();
 }

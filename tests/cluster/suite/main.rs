@@ -8,6 +8,7 @@ use fgpu_lab::suite;
 mod annotations;
 mod claims;
 mod dra;
+mod offers;
 mod pods;
 
 fn main() -> ExitCode {
@@ -16,5 +17,8 @@ fn main() -> ExitCode {
         cgroup: "v1",
         fgpu: Fgpu::Cluster(engine),
     });
-    suite::main(&[pods::TESTS, annotations::TESTS, claims::TESTS, dra::TESTS].concat(), &environments)
+    suite::main(
+        &[pods::TESTS, annotations::TESTS, claims::TESTS, dra::TESTS, offers::TESTS].concat(),
+        &environments,
+    )
 }

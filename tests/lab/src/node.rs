@@ -113,6 +113,18 @@ fn allocations() -> Option<Value> {
     }
 }
 
+/// The namespace of a pool's key.
+const POOL: &str = "kubernetes";
+
+/// The UUIDs of the GPUs that are held for claims of Kubernetes.
+#[track_caller]
+pub fn pool() -> Vec<String> {
+    let leases = raw_leases();
+    let pools = leases.iter().filter(|lease| lease["key"]["namespace"] == POOL);
+    let gpus = pools.flat_map(|lease| list(&lease["gpus"]));
+    gpus.map(|gpu| gpu["uuid"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
 /// The leases as the allocator file has them.
 #[track_caller]
 fn raw_leases() -> Vec<Value> {
@@ -137,7 +149,8 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_else(|| panic!("{LEASES}: no list in {value}"))
 }
 
-/// All leases, from the allocator file itself: what the product's own commands say is tested elsewhere.
+/// All leases of containers and claims, from the allocator file itself: what the product's own commands say is
+/// tested elsewhere. The pool of a cluster's plugin takes nothing and is none of these.
 #[track_caller]
 pub fn leases() -> Vec<Lease> {
     let text =
@@ -145,6 +158,7 @@ pub fn leases() -> Vec<Lease> {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{LEASES}: no number in {value}"));
     raw_leases()
         .iter()
+        .filter(|lease| lease["key"]["namespace"] != POOL)
         .map(|lease| Lease {
             id: text(&lease["key"]["id"]),
             nonce: text(&lease["nonce"]),

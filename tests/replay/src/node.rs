@@ -45,6 +45,7 @@ pub fn request(count: u32, ppm: u32, models: &[&str], policy: Policy) -> Request
         cores_ppm: ppm,
         compute: Compute::Cap,
         mig: None,
+        places: Vec::new(),
         isolation: Isolation::Auto,
         device: Filter::default(),
         model: Filter { any: models.iter().map(|model| bracketed(model)).collect(), not: Vec::new() },
