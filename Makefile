@@ -1,11 +1,11 @@
 # make demo     a quarter of a GPU with docker, in a lab of its own
-# make test     lints, unit tests, packages, and real Docker, containerd, Podman, runc and crun in the lab
+# make test     lints, unit tests, packages, and real Docker, containerd, Podman, runc, crun and Kubernetes in the lab
 #   Both need Debian 12 or newer, root and Rust, and install what else they lack (packaging/prepare), as do all of these.
 # make          build everything
 # make install  DESTDIR= PREFIX=/usr
 # make packages .deb and .rpm in target/packages
 # make docs     the generated pages of docs/
-# make lint, make unit, make packages package-tests, make lab LAB=FILTER: the parts of make test
+# make lint, make unit, make packages package-tests, make lab LAB=FILTER, make cluster-core: the parts of make test
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
 # make cluster  pods and claims in a real Kubernetes (root; needs Go; builds Kubernetes once, in seven minutes)
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
@@ -45,7 +45,7 @@ STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
 # static. Needs cargo-zigbuild; empty: this machine's.
 GLIBC   ?=
 # What is shipped is what is tested and measured.
-packages reproduce package-tests upgrade-test lab cluster frameworks bench test: export GLIBC = 2.28
+packages reproduce package-tests upgrade-test lab cluster cluster-core frameworks bench test: export GLIBC = 2.28
 # In a folder of its own: cargo does not tell the static programs' dependencies from these and would build each anew in turns.
 DYNAMIC := target/dynamic$(GLIBC)
 BUILD_FGPU := $(if $(GLIBC),zigbuild --target $(HOST).$(GLIBC),build --target $(HOST)) --target-dir $(DYNAMIC)
@@ -56,7 +56,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab cluster test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab cluster cluster-core test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -169,6 +169,10 @@ lab:
 	ls $(PACKAGES)/*.deb >/dev/null 2>&1 || $(MAKE) packages
 	$(CARGO) test --locked -p fgpu-lab --test lab -- $(LAB)
 
+# Claims, with containerd and CRI-O. Kubernetes is built of Go modules: a machine that cannot get them is told so.
+cluster-core:
+	if tests/cluster/build --can; then $(MAKE) --no-print-directory cluster LAB=dra::; else echo "make test: no Kubernetes here, see above"; fi
+
 cluster:
 	$(PREPARE) cluster
 	$(MAKE) lab-tree
@@ -184,11 +188,12 @@ frameworks:
 test: export CARGO_INCREMENTAL = 0
 test:
 	$(PREPARE) test
-	$(call PART,1 of 5: formats and lints) lint
-	$(call PART,2 of 5: unit tests) unit
-	$(call PART,3 of 5: packages) packages
-	$(call PART,4 of 5: what is in the packages) package-tests
-	$(call PART,5 of 5: real engines in the lab) lab
+	$(call PART,1 of 6: formats and lints) lint
+	$(call PART,2 of 6: unit tests) unit
+	$(call PART,3 of 6: packages) packages
+	$(call PART,4 of 6: what is in the packages) package-tests
+	$(call PART,5 of 6: real engines in the lab) lab
+	$(call PART,6 of 6: a real Kubernetes) cluster-core
 
 demo:
 	$(PREPARE) demo

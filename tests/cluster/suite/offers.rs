@@ -12,6 +12,10 @@ use crate::dra::{Plugin, QUERY, claim, give_back, held, label, list, pod, slices
 
 pub(crate) const TESTS: &[Test] = &[
     Test::once("offers::a_second_pod_of_a_claim_joins_it", a_second_pod_of_a_claim_joins_it),
+    Test::once(
+        "offers::slices_that_are_right_are_not_written_again",
+        slices_that_are_right_are_not_written_again,
+    ),
     Test::once("offers::an_offered_gpu_is_for_claims_alone", an_offered_gpu_is_for_claims_alone),
     Test::once("offers::nothing_is_offered_beside_nvidias_plugin", nothing_is_offered_beside_nvidias_plugin),
     Test::once("offers::a_gpu_in_mig_mode_is_given_out_by_slices", a_gpu_in_mig_mode_is_given_out_by_slices),
@@ -50,6 +54,39 @@ fn a_second_pod_of_a_claim_joins_it() {
     assert_eq!(held(), [1024], "the first one uses it");
     give_back(&cluster, "first");
     wait_until("no lease", || node::leases().is_empty());
+}
+
+/// A restart of the plugin on each node of a large cluster writes nothing.
+fn slices_that_are_right_are_not_written_again() {
+    let cluster = Cluster::start();
+    let mut plugin = Plugin::start(&cluster);
+    let versions = || -> Vec<Value> {
+        let all = cluster.get("resourceslices")["items"].as_array().cloned().unwrap_or_default();
+        all.iter().map(|slice| slice["metadata"]["resourceVersion"].clone()).collect()
+    };
+    let before = versions();
+    plugin.kill();
+    plugin.run();
+    wait_until("a look at the slices", || told().contains("2 slices are published"));
+    assert_eq!(versions(), before);
+    // What somebody else has changed is put right, and what he has deleted is made anew.
+    cluster
+        .kubectl(&[
+            "patch",
+            "resourceslice/node1-gpu.fgpu.dev-000",
+            "--type=json",
+            "--patch",
+            r#"[{"op": "replace", "path": "/spec/sharedCounters/0/counters/whole/value", "value": "9"}]"#,
+        ])
+        .ok();
+    let value = || {
+        cluster.get("resourceslice/node1-gpu.fgpu.dev-000")["spec"]["sharedCounters"][0]["counters"]["whole"]
+            ["value"]
+            .clone()
+    };
+    wait_until("the slice as it was", || value() == "1");
+    cluster.delete("resourceslice/node1-gpu.fgpu.dev-001");
+    wait_until("the slice that was deleted", || slices(&cluster) == 2);
 }
 
 fn an_offered_gpu_is_for_claims_alone() {
