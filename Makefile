@@ -4,6 +4,7 @@
 # make          build everything
 # make install  DESTDIR= PREFIX=/usr
 # make packages .deb and .rpm in target/packages
+# make image    the container image of fgpu-dra, an OCI archive in target/image
 # make docs     the generated pages of docs/
 # make lint, make unit, make packages package-tests, make lab LAB=FILTER, make cluster-core: the parts of make test
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
@@ -45,7 +46,7 @@ STATIC_PROGRAMS := fgpu-runtime fgpu-hook containerd-shim-fgpu-v2
 # static. Needs cargo-zigbuild; empty: this machine's.
 GLIBC   ?=
 # What is shipped is what is tested and measured.
-packages reproduce package-tests upgrade-test lab cluster cluster-core frameworks bench test: export GLIBC = 2.28
+packages reproduce package-tests upgrade-test lab cluster cluster-core cluster-tests frameworks bench test: export GLIBC = 2.28
 # In a folder of its own: cargo does not tell the static programs' dependencies from these and would build each anew in turns.
 DYNAMIC := target/dynamic$(GLIBC)
 BUILD_FGPU := $(if $(GLIBC),zigbuild --target $(HOST).$(GLIBC),build --target $(HOST)) --target-dir $(DYNAMIC)
@@ -56,7 +57,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab cluster cluster-core test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra image cluster cluster-core cluster-tests test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -95,6 +96,22 @@ ifeq ($(PREFIX),/usr)
 	install -D -m 0644 -t $(DESTDIR)/usr/share/containers/oci/hooks.d packaging/hooks.d/*.json
 	install -D -m 0644 -t $(DESTDIR)/usr/share/fgpu/hooks.d/precreate packaging/hooks.d/precreate/*.json
 endif
+
+# The plugin for Kubernetes runs on any node: static, with Zig's C compiler for what is C in it.
+DRA   := target/dra/$(MUSL)/release/fgpu-dra
+IMAGE := deploy/kubernetes/image/build
+
+dra:
+	$(PREPARE) packages
+	RUSTFLAGS="-C target-feature=+crt-static $(REMAP)" $(CARGO) zigbuild --release --locked --target $(MUSL) --target-dir target/dra -p fgpu-dra
+
+# The container image, an OCI archive in target/image.
+image: export GLIBC = 2.28
+image: dra
+	rm -rf target/image
+	$(MAKE) install DESTDIR=target/image/root PREFIX=/usr
+	install -m 0755 $(DRA) target/image/root/usr/bin
+	$(IMAGE) target/image/root $(DRA) target/image/fgpu-dra.tar
 
 PACKAGES := target/packages
 
@@ -171,13 +188,21 @@ lab:
 
 # Claims, with containerd and CRI-O. Kubernetes is built of Go modules: a machine that cannot get them is told so.
 cluster-core:
-	if tests/cluster/build --can; then $(MAKE) --no-print-directory cluster LAB=dra::; else echo "make test: no Kubernetes here, see above"; fi
+	if tests/cluster/build --can; then FGPU_CLUSTER_CORE=1 $(MAKE) --no-print-directory cluster-tests LAB=dra::; \
+		else echo "make test: no Kubernetes here, see above"; fi
 
-cluster:
+cluster-tests:
 	$(PREPARE) cluster
 	$(MAKE) lab-tree
 	$(CARGO) build --locked -p fgpu-dra
 	$(CARGO) test --locked -p fgpu-cluster --test cluster -- $(LAB)
+
+# The images are those of the chart, one with an upgrade's other bytes.
+cluster: dra
+	$(MAKE) lab-tree
+	$(IMAGE) .lab/install $(DRA) .lab/cluster/image/fgpu-dra.tar lab
+	$(IMAGE) .lab/install $(DRA) .lab/cluster/image/fgpu-dra-next.tar next LICENSE
+	$(MAKE) cluster-tests
 
 frameworks:
 	$(PREPARE) frameworks

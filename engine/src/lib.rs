@@ -54,6 +54,7 @@ pub use lifecycle::{
 };
 pub use own::cannot_show;
 pub use prepare::{Given, prepare};
+pub use programs::sibling;
 pub use reopen::{Reopened, reopen, reopen_container};
 pub use resize::{enforce, resize};
 pub use stderr::say;

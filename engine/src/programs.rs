@@ -19,7 +19,10 @@ fn directory() -> Result<PathBuf, Error> {
 }
 
 /// The path of another program of this installation.
-pub(crate) fn sibling(name: &str) -> Result<PathBuf, Error> {
+///
+/// # Errors
+/// It is not there.
+pub fn sibling(name: &str) -> Result<PathBuf, Error> {
     there(directory()?.join(name))
 }
 

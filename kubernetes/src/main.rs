@@ -21,6 +21,7 @@ mod claims;
 mod devices;
 mod events;
 mod health;
+mod host;
 mod names;
 mod plugin;
 mod pods;
@@ -71,25 +72,44 @@ struct Arguments {
     /// Which GPUs are offered: all, none, or indices and UUIDs; the node's label gpu.fgpu.dev/gpus goes before it
     #[arg(long, env = "FGPU_GPUS", default_value = "all")]
     gpus: Chosen,
-    /// fgpu-hook, as the host sees it
-    #[arg(long, value_name = "FILE", default_value = "/usr/bin/fgpu-hook")]
-    hook: PathBuf,
+    /// fgpu-hook, as engines see it; else the one beside this program
+    #[arg(long, value_name = "FILE")]
+    hook: Option<PathBuf>,
+    /// In a pod with hostPID: puts the programs of the image below this folder of the node, and runs there
+    #[arg(long, value_name = "DIR")]
+    host: Option<PathBuf>,
+    /// Where the pod's service account is open, in a program that has come to the node
+    #[arg(long, env = host::ACCOUNT_VARIABLE, hide = true)]
+    account: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    match (&arguments.host, &arguments.account) {
+        // A thread could not enter another mount namespace.
+        (Some(to), None) => host::go(to, &arguments.cdi_dir),
+        _ => run(arguments),
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+async fn run(arguments: Arguments) -> Result<()> {
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::INFO)
         .with_target(false)
         .with_writer(std::io::stderr)
         .init();
-    let config = match &arguments.kubeconfig {
-        Some(path) => {
+    let account = arguments.account.as_deref().map(host::account).transpose()?;
+    let config = match (&arguments.kubeconfig, &account) {
+        (Some(path), _) => {
             let file = Kubeconfig::read_from(path).with_context(|| format!("{}", path.display()))?;
             kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
         }
-        None => kube::Config::incluster().context("no --kubeconfig, and not in a pod")?,
+        (None, Some(account)) => {
+            let file = host::kubeconfig(account)?;
+            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
+        }
+        (None, None) => kube::Config::incluster().context("no --kubeconfig, and not in a pod")?,
     };
     let client = kube::Client::try_from(config)?;
     let plugin = Arc::new(Plugin {
@@ -99,7 +119,7 @@ async fn main() -> Result<()> {
         gpus: arguments.gpus,
         turn: Mutex::new(()),
         cdi: arguments.cdi_dir,
-        hook: arguments.hook,
+        hook: arguments.hook.map_or_else(|| fgpu_engine::sibling("fgpu-hook"), Ok)?,
     });
     serve::private(&arguments.plugin_dir).with_context(|| format!("{}", arguments.plugin_dir.display()))?;
     let endpoint = arguments.plugin_dir.join("dra.sock");

@@ -24,8 +24,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("dra::gates_that_are_off_are_named", gates_that_are_off_are_named),
 ];
 
-const RBAC: &str = include_str!("../../../deploy/kubernetes/rbac.yaml");
-const CLASSES: &str = include_str!("../../../deploy/kubernetes/deviceclasses.yaml");
+pub(crate) const RBAC: &str = include_str!("../../../deploy/kubernetes/rbac.yaml");
+pub(crate) const CLASSES: &str = include_str!("../../../deploy/kubernetes/deviceclasses.yaml");
 const SHARE: &str = include_str!("../../../deploy/kubernetes/examples/share.yaml");
 const LOG: &str = "/var/log/lab/fgpu-dra.log";
 pub(crate) const QUERY: &str = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits";

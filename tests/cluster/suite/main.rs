@@ -7,6 +7,7 @@ use fgpu_lab::suite;
 
 mod annotations;
 mod claims;
+mod deploy;
 mod dra;
 mod offers;
 mod pods;
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
         fgpu: Fgpu::Cluster(engine),
     });
     suite::main(
-        &[pods::TESTS, annotations::TESTS, claims::TESTS, dra::TESTS, offers::TESTS].concat(),
+        &[pods::TESTS, annotations::TESTS, claims::TESTS, dra::TESTS, offers::TESTS, deploy::TESTS].concat(),
         &environments,
     )
 }

@@ -226,7 +226,13 @@ impl Visit {
             variables.push(format!("{}={}", Engine::VARIABLE, engine.name()));
             let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../cluster/inside");
             command
-                .args(["--bind", scripts, "/cluster", "--bind"])
+                .args(["--bind", scripts, "/cluster"])
+                .args([
+                    "--bind",
+                    concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes"),
+                    "/opt/deploy",
+                ])
+                .arg("--bind")
                 .arg(lab.join("cluster"))
                 .arg("/opt/cluster");
             // Beside the folder of this program: `make cluster` builds it first.

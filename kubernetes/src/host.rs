@@ -1,0 +1,235 @@
+//! The way from a pod to its node.
+//!
+//! What the plugin does is the node's business: its state directory, the kubelet's sockets, CDI files, the
+//! driver's libraries, mounts of grants. A pod that had a mount for each would see them almost as the node
+//! does. So a pod with `hostPID` is the carrier only: it puts the programs of its image on the node, and the
+//! plugin goes on from there in the node's own mount namespace, with the pod's network and account.
+//!
+//! ```text
+//! image /usr/{bin,lib/fgpu} ─ read ─ setns(process 1) ─ DIR/VERSION-DIGEST/{bin,lib/fgpu} ─ exec
+//! ```
+//!
+//! A folder is never written again: containers that run, and CDI files of claims that are prepared, name its
+//! programs. One that no CDI file names is removed when the plugin starts.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use kube::config::Kubeconfig;
+use nix::fcntl::{OFlag, open};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::stat::Mode;
+use serde_json::json;
+use twox_hash::XxHash3_64;
+
+/// Where a pod has the token and the certificate of its service account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Tells the program that has come to the node where that folder is open.
+pub const ACCOUNT_VARIABLE: &str = "FGPU_ACCOUNT";
+/// Where the image has the programs.
+const IMAGE: &str = "/usr";
+/// What an installation consists of.
+const FOLDERS: [&str; 2] = ["bin", "lib/fgpu"];
+
+/// A file of the installation.
+#[derive(Debug)]
+struct Program {
+    /// Where, below the installation's folder.
+    path: PathBuf,
+    mode: u32,
+    bytes: Vec<u8>,
+}
+
+/// Goes to the node and runs this program there, from a folder of its own below `to`. Does not return if it can.
+///
+/// # Errors
+/// The pod has no `hostPID` or may not enter the node's namespaces, or the programs cannot be written.
+pub fn go(to: &Path, cdi: &Path) -> Result<()> {
+    // Kept over the exec: the token is renewed in there.
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+    let account = open(ACCOUNT, flags, Mode::empty()).with_context(|| ACCOUNT.to_owned())?;
+    let programs = read(Path::new(IMAGE)).with_context(|| IMAGE.to_owned())?;
+    enter()?;
+    let folder = to.join(name(&programs));
+    install(&folder, &programs).with_context(|| format!("{}", folder.display()))?;
+    sweep(to, &folder, cdi).with_context(|| format!("{}", to.display()))?;
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let error = Command::new(folder.join("bin/fgpu-dra"))
+        .args(arguments)
+        .env(ACCOUNT_VARIABLE, format!("/proc/self/fd/{}", account.as_raw_fd()))
+        .exec();
+    Err(error).with_context(|| format!("{}", folder.join("bin/fgpu-dra").display()))
+}
+
+/// The folder of the service account, in a descriptor that other programs do not get.
+///
+/// # Errors
+/// It is not open.
+pub fn account(named: &Path) -> Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let own = open(named, flags, Mode::empty()).with_context(|| format!("{}", named.display()))?;
+    let number: Option<i32> = named.file_name().and_then(|name| name.to_str()?.parse().ok());
+    if let Some(number) = number {
+        nix::unistd::close(number)?;
+    }
+    Ok(own)
+}
+
+/// The API server and the account by which a pod reaches it. The files are read anew when the token is renewed.
+///
+/// # Errors
+/// The pod's environment does not name the API server.
+pub fn kubeconfig(account: &OwnedFd) -> Result<Kubeconfig> {
+    let variable = |name: &str| std::env::var(name).with_context(|| format!("no {name}: not in a pod"));
+    let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let folder = format!("/proc/self/fd/{}", account.as_raw_fd());
+    let file = json!({
+        "clusters": [{"name": "pod", "cluster": {
+            "server": format!("https://{host}:{port}"), "certificate-authority": format!("{folder}/ca.crt")}}],
+        "users": [{"name": "pod", "user": {"tokenFile": format!("{folder}/token")}}],
+        "contexts": [{"name": "pod", "context": {"cluster": "pod", "user": "pod"}}],
+        "current-context": "pod",
+    });
+    Ok(serde_json::from_value(file)?)
+}
+
+/// Enters the mount and cgroup namespaces of process 1, which is the node's own.
+fn enter() -> Result<()> {
+    let link = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
+    let first = link("1")
+        .context("process 1 cannot be looked at: the pod needs hostPID: true and privileged: true")?;
+    if link("self")? == first {
+        bail!("process 1 is in this container: the pod needs hostPID: true");
+    }
+    let open = |kind: &str| File::open(format!("/proc/1/ns/{kind}"));
+    let (mounts, cgroups) = (open("mnt")?, open("cgroup")?);
+    setns(cgroups, CloneFlags::CLONE_NEWCGROUP)
+        .context("the node's cgroups: the pod needs privileged: true")?;
+    // This also makes the node's root the root and the working directory.
+    setns(mounts, CloneFlags::CLONE_NEWNS).context("the node's mounts: the pod needs privileged: true")
+}
+
+/// The programs of an installation.
+fn read(root: &Path) -> io::Result<Vec<Program>> {
+    let mut programs = Vec::new();
+    for folder in FOLDERS {
+        for entry in fs::read_dir(root.join(folder))? {
+            let entry = entry?;
+            let mode = entry.metadata()?.permissions().mode() & 0o777;
+            let path = Path::new(folder).join(entry.file_name());
+            programs.push(Program { path, mode, bytes: fs::read(entry.path())? });
+        }
+    }
+    programs.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(programs)
+}
+
+/// The name of an installation's folder: other programs have another one.
+fn name(programs: &[Program]) -> String {
+    let digest = programs.iter().fold(0, |seed, program| {
+        XxHash3_64::oneshot_with_seed(
+            XxHash3_64::oneshot_with_seed(seed, &program.bytes),
+            program.path.as_os_str().as_encoded_bytes(),
+        )
+    });
+    format!("{}-{digest:016x}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Puts programs into a folder, which is whole as soon as it is there.
+fn install(folder: &Path, programs: &[Program]) -> io::Result<()> {
+    if folder.exists() {
+        return Ok(());
+    }
+    let new = folder.with_extension("new");
+    match fs::remove_dir_all(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    for inner in FOLDERS {
+        fs::create_dir_all(new.join(inner))?;
+    }
+    for Program { path, mode, bytes } in programs {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(*mode).open(new.join(path))?;
+        file.write_all(bytes)?;
+        file.set_permissions(fs::Permissions::from_mode(*mode))?;
+        file.sync_all()?;
+    }
+    fs::rename(&new, folder)
+}
+
+/// Removes the folders of other versions whose programs no CDI file names.
+fn sweep(to: &Path, current: &Path, cdi: &Path) -> io::Result<()> {
+    let mut named = String::new();
+    for entry in fs::read_dir(cdi).into_iter().flatten() {
+        // One that cannot be read, or that went meanwhile, names none.
+        named.push_str(&fs::read_to_string(entry?.path()).unwrap_or_default());
+    }
+    for entry in fs::read_dir(to)? {
+        let path = entry?.path();
+        let is_used = path.to_str().is_none_or(|path| named.contains(&format!("{path}/")));
+        if path != current && path.is_dir() && !is_used {
+            fs::remove_dir_all(path)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(root: &Path, words: &str) -> Vec<Program> {
+        for folder in FOLDERS {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        fs::write(root.join("bin/fgpu-hook"), words).unwrap();
+        fs::set_permissions(root.join("bin/fgpu-hook"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(root.join("lib/fgpu/libfgpu-cuda.so"), "library").unwrap();
+        read(root).unwrap()
+    }
+
+    #[test]
+    fn an_installation_is_whole_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, to, cdi) =
+            (folder.path().join("usr"), folder.path().join("opt"), folder.path().join("cdi"));
+        let (old, new) = (image(&root, "old"), image(&root, "new"));
+        assert_ne!(name(&old), name(&new));
+        assert_eq!(name(&new), name(&read(&root).unwrap()));
+        let (first, second) = (to.join(name(&old)), to.join(name(&new)));
+        install(&first, &old).unwrap();
+        let hook = first.join("bin/fgpu-hook");
+        assert_eq!(fs::read_to_string(&hook).unwrap(), "old");
+        assert_eq!(fs::metadata(&hook).unwrap().permissions().mode() & 0o777, 0o755);
+        assert!(first.join("lib/fgpu/libfgpu-cuda.so").exists());
+        install(&first, &new).unwrap();
+        assert_eq!(fs::read_to_string(&hook).unwrap(), "old", "it is not written again");
+        // Killed on the way.
+        fs::create_dir_all(second.with_extension("new").join("bin")).unwrap();
+        install(&second, &new).unwrap();
+        sweep(&to, &second, &cdi).unwrap();
+        assert!(!first.exists(), "no CDI file names it");
+    }
+
+    #[test]
+    fn programs_that_a_claim_names_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let (to, cdi) = (folder.path().join("opt"), folder.path().join("cdi"));
+        let folders = ["1-a", "1-ab", "2-b"].map(|name| to.join(name));
+        folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+        fs::create_dir_all(&cdi).unwrap();
+        fs::write(cdi.join("claim.json"), format!(r#"{{"path": "{}/bin/fgpu-hook"}}"#, folders[1].display()))
+            .unwrap();
+        sweep(&to, &folders[2], &cdi).unwrap();
+        assert_eq!(folders.each_ref().map(|folder| folder.exists()), [false, true, true]);
+    }
+}
