@@ -4,6 +4,7 @@
 # make          build everything
 # make install  DESTDIR= PREFIX=/usr
 # make packages .deb and .rpm in target/packages
+# make dra-packages   .deb and .rpm of fgpu-dra, the plugin for Kubernetes, in target/packages/dra
 # make image    the container image of fgpu-dra, an OCI archive in target/image
 # make docs     the generated pages of docs/
 # make lint, make unit, make packages package-tests, make lab LAB=FILTER, make cluster-core: the parts of make test
@@ -57,7 +58,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra image cluster cluster-core cluster-tests test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -104,6 +105,10 @@ IMAGE := deploy/kubernetes/image/build
 dra:
 	$(PREPARE) packages
 	RUSTFLAGS="-C target-feature=+crt-static $(REMAP)" $(CARGO) zigbuild --release --locked --target $(MUSL) --target-dir target/dra -p fgpu-dra
+
+# .deb and .rpm of the plugin, in target/packages/dra.
+dra-packages: dra
+	packaging/kubernetes/build $(DRA)
 
 # The container image, an OCI archive in target/image.
 image: export GLIBC = 2.28
@@ -202,6 +207,8 @@ cluster: dra
 	$(MAKE) lab-tree
 	$(IMAGE) .lab/install $(DRA) .lab/cluster/image/fgpu-dra.tar lab
 	$(IMAGE) .lab/install $(DRA) .lab/cluster/image/fgpu-dra-next.tar next LICENSE
+	packaging/kubernetes/build $(DRA)
+	cp target/packages/dra/*.deb .lab/cluster/image
 	$(MAKE) cluster-tests
 
 frameworks:

@@ -30,6 +30,7 @@ mod quantity;
 mod reconcile;
 mod serve;
 mod slices;
+mod sockets;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -49,6 +50,7 @@ use crate::names::DRIVER;
 use crate::plugin::Plugin;
 use crate::proto::PluginInfo;
 use crate::serve::{Dra, Registration};
+use crate::sockets::Sockets;
 
 /// The Kubernetes DRA driver of a node: publishes the node's GPUs and prepares claims.
 #[derive(Debug, Parser)]
@@ -58,7 +60,7 @@ struct Arguments {
     #[arg(long, env = "NODE_NAME")]
     node_name: String,
     /// How to reach the API server; else the service account of the pod that this runs in
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "FGPU_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     /// Where the kubelet looks for the sockets of plugins
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/plugins_registry")]
@@ -121,26 +123,25 @@ async fn run(arguments: Arguments) -> Result<()> {
         cdi: arguments.cdi_dir,
         hook: arguments.hook.map_or_else(|| fgpu_engine::sibling("fgpu-hook"), Ok)?,
     });
-    serve::private(&arguments.plugin_dir).with_context(|| format!("{}", arguments.plugin_dir.display()))?;
-    let endpoint = arguments.plugin_dir.join("dra.sock");
-    let registry = arguments.registry_dir.join(format!("{DRIVER}-reg.sock"));
+    let sockets = Arc::new(Sockets::new(&arguments.plugin_dir, &arguments.registry_dir, std::process::id()));
     // This makes the state directory.
     let state = plugin.with_config(|_, config| leases::held(config).map(|_| config.state_dir.clone())).await;
     let asked = state.map_err(anyhow::Error::msg)?.join(leases::SOCKET);
     cdi::sweep(&plugin.cdi).with_context(|| format!("{}", plugin.cdi.display()))?;
-    let open = |path: &PathBuf| serve::listen(path).with_context(|| format!("{}", path.display()));
-    // The kubelet calls as soon as it knows us.
+    let hooks = serve::listen(&asked).with_context(|| format!("{}", asked.display()))?;
+    let hooks = pods::serve(plugin.clone(), hooks);
+    let [endpoint, registration] = sockets.open().context("the sockets for the kubelet")?;
     let services =
         Routes::new(Dra { plugin: plugin.clone() }).add_service(Healthy { plugin: plugin.clone() });
-    let dra = serve::serve(open(&endpoint)?, services);
+    let dra = serve::serve(endpoint, services);
     let info = PluginInfo {
         r#type: "DRAPlugin".into(),
         name: DRIVER.into(),
-        endpoint: endpoint.display().to_string(),
+        endpoint: sockets.endpoint.display().to_string(),
         supported_versions: vec!["v1.DRAPlugin".into()],
     };
-    let hooks = pods::serve(plugin.clone(), open(&asked)?);
-    let registration = serve::serve(open(&registry)?, Routes::new(Registration { info: Arc::new(info) }));
+    let service = Registration { info: Arc::new(info), sockets: sockets.clone() };
+    let registration = serve::serve(registration, Routes::new(service));
     info!("fgpu-dra {} on node {}", env!("CARGO_PKG_VERSION"), plugin.node);
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
@@ -153,7 +154,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         _ = terminated.recv() => Ok(()),
         _ = interrupted.recv() => Ok(()),
     };
-    // The kubelet forgets a plugin whose socket is gone. What claims hold stays.
-    let _ = std::fs::remove_file(&registry);
+    // What claims hold stays.
+    sockets.remove();
     done
 }

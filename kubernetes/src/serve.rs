@@ -25,6 +25,7 @@ use tracing::{error, info};
 use crate::authority::mended;
 use crate::plugin::Plugin;
 use crate::proto::{Claims, Empty, PluginInfo, Prepared, RegistrationStatus, Unprepared};
+use crate::sockets::Sockets;
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -98,6 +99,8 @@ pub fn unknown(path: &str) -> http::Response<Body> {
 pub struct Registration {
     /// What is answered.
     pub info: Arc<PluginInfo>,
+    /// Where it is answered.
+    pub sockets: Arc<Sockets>,
 }
 
 impl NamedService for Registration {
@@ -114,16 +117,19 @@ impl Service<http::Request<Body>> for Registration {
     }
 
     fn call(&mut self, call: http::Request<Body>) -> Self::Future {
-        let info = self.info.clone();
+        let (info, sockets) = (self.info.clone(), self.sockets.clone());
         Box::pin(async move {
             match call.uri().path() {
                 "/pluginregistration.Registration/GetInfo" => {
                     unary(call, move |_: Empty| std::future::ready(PluginInfo::clone(&info))).await
                 }
                 "/pluginregistration.Registration/NotifyRegistrationStatus" => {
-                    unary(call, |status: RegistrationStatus| {
+                    unary(call, move |status: RegistrationStatus| {
                         match status.plugin_registered {
-                            true => info!("the kubelet knows us"),
+                            true => {
+                                info!("the kubelet knows us");
+                                sockets.remove_others();
+                            }
                             false => error!("the kubelet does not take us: {}", status.error),
                         }
                         std::future::ready(Empty {})

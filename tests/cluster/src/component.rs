@@ -91,6 +91,15 @@ pub fn stop() {
     run([SCRIPT, "stop"]).ok();
 }
 
+/// SIGKILLs all of them, as the end of a machine does.
+#[track_caller]
+pub fn kill_all() {
+    let engine = (engine() == Engine::Crio).then_some(Component::Crio);
+    for component in Component::ALL.into_iter().rev().chain(engine) {
+        component.kill();
+    }
+}
+
 /// Starts all of them anew with these feature gates, as the option `--feature-gates` has them.
 #[track_caller]
 pub(crate) fn restart_with_gates(gates: &str) {

@@ -10,10 +10,11 @@ use fgpu_lab::node;
 use fgpu_lab::outside::Engine;
 use serde_json::{Value, json};
 
-use crate::dra::{CLASSES, QUERY, RBAC, claim, held, list, pod, slices};
+use crate::dra::{CLASSES, Plugin, QUERY, RBAC, claim, held, list, pod, slices};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::once("deploy::the_plain_files_are_those_of_the_chart", the_plain_files_are_those_of_the_chart),
+    Test::once("deploy::the_examples_run", the_examples_run),
     Test::once("deploy::pods_survive_an_upgrade_and_an_uninstall", pods_survive_an_upgrade_and_an_uninstall),
     Test::once("deploy::a_node_writes_its_own_slices_only", a_node_writes_its_own_slices_only),
     Test::once(
@@ -87,6 +88,48 @@ fn the_plain_files_are_those_of_the_chart() {
     assert!(refused.status != 0 && refused.stderr.contains("gpus"), "{}", refused.story());
     let unknown = run([HELM, "template", "fgpu", CHART, "--set", "policies.slice=true"]);
     assert!(unknown.status != 0 && unknown.stderr.contains("slice"), "{}", unknown.story());
+}
+
+/// The examples as they are, but for the image, which no registry has here.
+fn the_examples_run() {
+    let cluster = Cluster::start();
+    let _plugin = Plugin::start(&cluster);
+    let folder = fs::read_dir("/opt/deploy/examples").expect("the examples");
+    for entry in folder.flatten() {
+        let text = fs::read_to_string(entry.path()).expect("an example");
+        let tried = cluster.kubectl_with(&["apply", "--dry-run=server", "--filename=-"], &text);
+        assert_eq!(tried.status, 0, "{}: {}", entry.path().display(), tried.story());
+    }
+    let example = |name: &str| {
+        let text = fs::read_to_string(format!("/opt/deploy/examples/{name}.yaml")).expect("an example");
+        text.replace("image: debian\n", "image: debian13:lab\n")
+    };
+    cluster.apply(&example("job"));
+    cluster.wait("job/sweep", "condition=Complete");
+    let failed = cluster.get("job/sweep")["status"]["failed"].clone();
+    assert!(failed.is_null() || failed == 0, "{failed}");
+    cluster.apply(&example("deployment"));
+    cluster.kubectl(&["rollout", "status", "deployment/serving", "--timeout=120s"]).ok();
+    let quarter = node::gpus()[0].share(250_000) >> 20;
+    assert_eq!(held(), [quarter, quarter]);
+    cluster.kubectl(&["rollout", "restart", "deployment/serving"]).ok();
+    cluster.kubectl(&["rollout", "status", "deployment/serving", "--timeout=120s"]).ok();
+    cluster.kubectl(&["delete", "deployment/serving", "--cascade=foreground", "--timeout=120s"]).ok();
+    // The simulated GPUs have no NVLinks.
+    let pair: Vec<_> = example("two-gpus")
+        .lines()
+        .filter(|line| !line.contains("nvlinkDomain"))
+        .map(str::to_owned)
+        .collect();
+    let pair = pair.join("\n").replacen("      - requests: [gpus]\n---", "---", 1);
+    cluster.apply(&pair.replace("[nvidia-smi]", &format!("[\"sh\", \"-c\", \"{QUERY}\"]")));
+    cluster.wait_for_phase("pair", "Succeeded");
+    let half = (node::gpus()[0].share(500_000) >> 20).to_string();
+    assert_eq!(cluster.logs("pair"), format!("{half}\n{half}"));
+    cluster.delete("pod/pair");
+    cluster.delete("resourceclaim/two-halves");
+    cluster.kubectl(&["delete", "job/sweep", "--cascade=foreground", "--timeout=120s"]).ok();
+    wait_until("no lease", || node::leases().is_empty());
 }
 
 /// The folders of versions on the node.

@@ -61,12 +61,33 @@ impl Plugin {
     /// after a minute or more.
     #[track_caller]
     pub(crate) fn run(&mut self) {
+        self.launch();
+        wait_until("the kubelet's registration", || told().contains("the kubelet knows us"));
+    }
+
+    /// Starts the process.
+    #[track_caller]
+    pub(crate) fn launch(&mut self) {
         let _ = fs::remove_file(LOG);
         let log = || Stdio::from(File::options().create(true).append(true).open(LOG).expect("a log"));
         let words = ["--node-name", NODE, "--kubeconfig", &self.kubeconfig];
         let child = Command::new(DRA).args(words).stdin(Stdio::null()).stdout(log()).stderr(log()).spawn();
         self.process = Some(child.expect("fgpu-dra starts"));
-        wait_until("the kubelet's registration", || told().contains("the kubelet knows us"));
+    }
+
+    /// Stops it: it hears of nothing until [`Plugin::go_on`].
+    #[track_caller]
+    pub(crate) fn pause(&mut self) {
+        run(["kill", "-STOP", &self.pid()]).ok();
+    }
+
+    #[track_caller]
+    pub(crate) fn go_on(&mut self) {
+        run(["kill", "-CONT", &self.pid()]).ok();
+    }
+
+    fn pid(&self) -> String {
+        self.process.as_ref().map(|process| process.id().to_string()).unwrap_or_default()
     }
 
     pub(crate) fn kill(&mut self) {
@@ -172,7 +193,7 @@ fn two_claims_run_and_the_third_waits() {
     assert!(claim_files().is_empty(), "{:?}", claim_files());
 }
 
-fn claim_files() -> Vec<String> {
+pub(crate) fn claim_files() -> Vec<String> {
     let names = fs::read_dir("/run/cdi").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| name.starts_with("fgpu.dev-claim")).collect()

@@ -9,6 +9,8 @@ mod annotations;
 mod claims;
 mod deploy;
 mod dra;
+mod hostile;
+mod kills;
 mod offers;
 mod pods;
 
@@ -19,7 +21,17 @@ fn main() -> ExitCode {
         fgpu: Fgpu::Cluster(engine),
     });
     suite::main(
-        &[pods::TESTS, annotations::TESTS, claims::TESTS, dra::TESTS, offers::TESTS, deploy::TESTS].concat(),
+        &[
+            pods::TESTS,
+            annotations::TESTS,
+            claims::TESTS,
+            dra::TESTS,
+            offers::TESTS,
+            deploy::TESTS,
+            hostile::TESTS,
+            kills::TESTS,
+        ]
+        .concat(),
         &environments,
     )
 }
