@@ -185,7 +185,7 @@ fn give<D: Delivery>(
 ) -> Result<Option<Given>, Error> {
     writable(config, request)?;
     let store = &store(config)?;
-    let applicant = &*pods::applicant(document, applicant)?;
+    let applicant = &*pods::applicant(config, document, applicant)?;
     let written = match applicant.anchor {
         Some(_) => grant::joined(store, document, &applicant.key)?,
         None => grant::written(store, document, &applicant.key.id, &applicant.bundle)?,

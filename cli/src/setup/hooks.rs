@@ -173,7 +173,10 @@ fn alias_files(system: &System, aliases: &[Vocabulary]) -> Result<Vec<Change>, E
     keys.sort_unstable();
     keys.dedup();
     // Of the characters that mean something in a pattern, keys have the dot; `\\` is JSON's.
-    let pattern = format!(r#""^({})$""#, keys.join("|").replace('.', r"\\."));
+    let escape = |keys: Vec<&str>| keys.join("|").replace('.', r"\\.");
+    let heads: Vec<&str> = aliases.iter().flat_map(|vocabulary| vocabulary.heads()).collect();
+    let heads = if heads.is_empty() { String::new() } else { format!("|^({})", escape(heads)) };
+    let pattern = format!(r#""^({})${heads}""#, escape(keys.clone()));
     let change = |(name, (_, text)): (&str, (&str, &str))| {
         let path = format!("{OWN}/{name}");
         let after = (!keys.is_empty()).then(|| with_program(system, text).replace(PATTERN, &pattern));

@@ -146,6 +146,7 @@ fn other_systems_annotations_call_the_hook_where_the_configuration_opts_in() {
                 ("cuda.shares", false),
                 ("nvidia_com/gpu", false),
                 ("nvidia.com/gpu.memory", false),
+                ("nvidia.com/container.web.gpu-memory.limit", true),
                 ("x/gpu-fraction", false),
             ] {
                 assert_eq!(pattern.is_match(key), expected, "{key} {pattern}");

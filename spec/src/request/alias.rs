@@ -7,6 +7,8 @@
 //! | | `gpu-sm-percentage` | 1 to 100 | `cores`; `gpu-fraction` is of the memory alone then |
 //! | | `gpu-fraction-num-devices` | GPUs | `count`; not without one of the first two |
 //! | | `gpu-fraction-container-name` | name | the others are that container's |
+//! | | `nvidia.com/container.NAME.gpu-memory.limit`, else `….request` | quantity | `memory` of that container |
+//! | | `nvidia.com/container.NAME.gpu-compute.mode` | `time-slicing`, `sm-sharing` | nothing: neither promises SM time |
 //! | `hami`, `volcano` | `nvidia.com/gpu`, `volcano.sh/vgpu-number` | GPUs | `count` |
 //! | | `nvidia.com/gpumem`, `volcano.sh/vgpu-memory` | MiB | `memory` of each |
 //! | | `…/gpumem-percentage`, `…/vgpu-memory-percentage` | 1 to 100 | share of each one's memory; all of it if nothing is said |
@@ -71,13 +73,21 @@ impl Vocabulary {
 }
 
 impl Vocabulary {
+    /// What its other annotations begin with: those that have a container's name in them.
+    pub fn heads(self) -> impl Iterator<Item = &'static str> {
+        let all: &[(&str, &str)] = if self == Self::Kai { &kai::OF_CONTAINER } else { &[] };
+        all.iter().map(|(head, _)| *head)
+    }
+
     /// What its words mean, for the reference.
     pub fn summary(self) -> &'static str {
         match self {
             Self::Kai => {
                 "`gpu-fraction`: above 0 and below 1, of the memory and the SM time; beside `gpu-sm-percentage` (1 to 100) of \
                  the memory alone. `gpu-memory`: MiB, and no share of the SM time. `gpu-fraction-num-devices`: GPUs. \
-                 `gpu-fraction-container-name`: the container that is meant; else all of a pod."
+                 `gpu-fraction-container-name`: the container that is meant; else all of a pod. \
+                 `nvidia.com/container.NAME.gpu-memory.limit`, or `.request` without one: a quantity (`4Gi`), for the container of \
+                 that name, and no share of the SM time, whatever its `.gpu-compute.mode`."
             }
             Self::Hami => {
                 "`gpu`: GPUs. `gpumem`: MiB of each; `gpumem-percentage`: 1 to 100; neither: all of it. `gpucores`: percent of \
@@ -113,6 +123,11 @@ impl FromStr for Vocabulary {
             format!("{} is no vocabulary; there are {}", escape_for_display(text), all.join(", "))
         })
     }
+}
+
+/// Whether an annotation speaks for this container of a pod alone.
+pub(super) fn names_container(key: &str, container: &str, vocabularies: &[Vocabulary]) -> bool {
+    vocabularies.contains(&Vocabulary::Kai) && kai::names(key, container)
 }
 
 /// Each key of each vocabulary has one of these in it. Without any of them there is nothing to translate.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::alias::{Vocabulary, names_container};
 use super::key::OVERRIDE;
 
 /// Whether the annotations are those of a pod's sandbox (pause) container, which never gets a GPU. CRI-O
@@ -27,11 +28,11 @@ pub fn container_name(annotations: &BTreeMap<String, String>) -> Option<String> 
 }
 
 /// Whether what the annotations ask for this container of a pod is asked for all of them: no override names
-/// it.
-pub fn is_pod_wide(annotations: &BTreeMap<String, String>) -> bool {
+/// it, in our words or in those of `vocabularies`.
+pub fn is_pod_wide(annotations: &BTreeMap<String, String>, vocabularies: &[Vocabulary]) -> bool {
     container_name(annotations).is_some_and(|name| {
         let own = format!("{name}{OVERRIDE}");
-        !annotations.keys().any(|key| key.starts_with(&own))
+        !annotations.keys().any(|key| key.starts_with(&own) || names_container(key, &name, vocabularies))
     })
 }
 
@@ -60,7 +61,7 @@ mod tests {
             (&[name, ("fgpu/fraction", "0.5"), ("web.fgpu/compute", "share")], false),
             (&[("fgpu/fraction", "0.5")], false),
         ] {
-            assert_eq!(is_pod_wide(&map(pairs)), wide, "{pairs:?}");
+            assert_eq!(is_pod_wide(&map(pairs), &[]), wide, "{pairs:?}");
         }
     }
 

@@ -84,6 +84,52 @@ fn translations_of_each_word() {
     }
 }
 
+/// kai-gpu-fractioning's words, which name a container.
+#[test]
+fn a_container_has_the_limit_of_its_memory() {
+    let of = |name: &str, pairs: &[(&str, &str)]| {
+        let mut all = map(pairs);
+        all.insert("io.kubernetes.container.name".into(), name.into());
+        Request::parse(&all, Some(name), &defaults(&[Vocabulary::Kai]))
+    };
+    let pairs = &[
+        ("nvidia.com/container.web.gpu-memory.request", "2Gi"),
+        ("nvidia.com/container.web.gpu-memory.limit", "4Gi"),
+        ("nvidia.com/container.web.gpu-compute.mode", "time-slicing"),
+        ("nvidia.com/gpu-memory.container.web-2.request", "1073741824"),
+    ];
+    let memory = |name: &str| of(name, pairs).unwrap().map(|request| (request.memory, request.cores_ppm));
+    assert_eq!(memory("web"), Some((MemoryAsk::Bytes(4 << 30), 0)));
+    assert_eq!(memory("web-2"), Some((MemoryAsk::Bytes(1 << 30), 0)));
+    assert_eq!(memory("other"), None);
+    let own = |name: &str, vocabularies: &[Vocabulary]| {
+        let mut all = map(pairs);
+        all.insert("io.kubernetes.container.name".into(), name.into());
+        !crate::is_pod_wide(&all, vocabularies)
+    };
+    assert!(own("web", &[Vocabulary::Kai]) && own("web-2", &[Vocabulary::Kai]));
+    assert!(!own("we", &[Vocabulary::Kai]) && !own("web", &[]));
+    for (key, value, words) in [
+        ("nvidia.com/container.web.gpu-memory.limit", "4.5Gi", "is no quantity of at least 1Mi"),
+        ("nvidia.com/container.web.gpu-memory.limit", "1023Ki", "is no quantity of at least 1Mi"),
+        ("nvidia.com/container.web.gpu-memory.limit", "-1", "is no quantity of at least 1Mi"),
+        (
+            "nvidia.com/container.web.gpu-memory.limit",
+            "99999999999999999999T",
+            "is no quantity of at least 1Mi",
+        ),
+        ("nvidia.com/container.web.gpu-compute.mode", "fast", "there are time-slicing and sm-sharing"),
+    ] {
+        let error = of("web", &[(key, value)]).unwrap_err();
+        assert!(error.message.contains(words), "{error}");
+    }
+    let upside_down = &[
+        ("nvidia.com/container.web.gpu-memory.request", "4Gi"),
+        ("nvidia.com/container.web.gpu-memory.limit", "2Gi"),
+    ];
+    assert_eq!(of("web", upside_down).unwrap_err().code, Code::Conflict);
+}
+
 #[test]
 fn shares_are_the_administrators_units() {
     let parse = |shares: &str, units_per_gpu| {
