@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::{Add, Sub};
 use std::path::PathBuf;
 
-use fgpu_spec::{Gpu, Inventory, MigSlice};
+use fgpu_spec::{Gpu, Inventory, MigSlice, escape_for_display};
 
 use crate::image::{Damage, Image, Part, Summary, quoted};
 use crate::names::called;
@@ -59,6 +59,8 @@ pub struct Holder {
     pub key: Key,
     /// Its bundle, by which its name is found.
     pub bundle: PathBuf,
+    /// What its anchor is called, if it has one.
+    pub name: Option<String>,
     /// Device memory in bytes.
     pub memory: u64,
     /// SM time in ppm.
@@ -76,7 +78,7 @@ pub struct Holder {
 impl Holder {
     /// What people call it. Reads files of its engine: for messages alone, and not under the lock.
     pub(crate) fn called(&self) -> String {
-        called(&self.key, Some(&self.bundle))
+        self.name.clone().unwrap_or_else(|| called(&self.key, Some(&self.bundle)))
     }
 }
 
@@ -190,6 +192,7 @@ pub(crate) fn holders(leases: &[Lease], inventory: &Inventory) -> Vec<Vec<Holder
         here.map(|(lease, share)| Holder {
             key: lease.key.clone(),
             bundle: lease.bundle.clone(),
+            name: lease.anchor.as_ref().map(|anchor| escape_for_display(&anchor.name())),
             memory: share.memory,
             cores_ppm: share.cores_ppm,
             exclusive: lease.exclusive,

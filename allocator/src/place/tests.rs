@@ -108,6 +108,7 @@ impl Table {
         let refusal = decision.outcome.clone().unwrap_err();
         let holder = |held: &Held| Holder {
             key: Key { namespace: "moby".into(), id: "3f2a19bc44d0aabbccdd".into() },
+            name: None,
             bundle: "/nowhere".into(),
             memory: held.memory,
             cores_ppm: held.cores_ppm,

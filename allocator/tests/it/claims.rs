@@ -127,7 +127,7 @@ fn gpus_that_are_held_for_claims_serve_nobody_else() {
     node.store.release_claim("1").unwrap();
     node.store.release_claim("2").unwrap();
     let refused = reserve(&node.store, 2, 1_000_000, &whole).unwrap_err();
-    assert!(refused.message.contains("held by kubernetes/node/node1 (0 MiB, 0%, exclusive)"), "{refused}");
+    assert!(refused.message.contains("held by kubernetes/node1 (0 MiB, 0%, exclusive)"), "{refused}");
     assert_eq!(hold(&[]), [""; 0]);
     assert_eq!(hold(&[]), [""; 0], "again");
     assert_eq!(pool(), 0);
@@ -215,4 +215,21 @@ fn there_is_one_lease_whoever_asks() {
     assert_eq!(node.store.leases().unwrap().len(), 1);
     let text = std::fs::read_to_string(node.file()).unwrap();
     assert!(text.contains(r#""state":"claimed""#), "a version without claims refuses it: {text}");
+}
+
+/// Refusals name what people know: the claim, and the pod that waits.
+#[test]
+fn claims_and_pods_are_called_by_their_names() {
+    let node = Node::new();
+    prepare(&node.store, 64 * GIB, &claim("1", &[])).unwrap();
+    reserve(&node.store, 2, 1_000_000, &applicant("first", node.spawn())).unwrap();
+    let refused = reserve(&node.store, 2, 1_000_000, &applicant("second", node.spawn())).unwrap_err();
+    assert!(refused.message.contains("held by default/training/gpu (65536 MiB, 40%)"), "{refused}");
+    let pod = fgpu_allocator::Pod {
+        uid: "1f-2e".into(),
+        namespace: "default".into(),
+        name: "trainer".into(),
+        cgroup: String::new(),
+    };
+    assert_eq!(pod.key().short(), "pod default/trainer");
 }

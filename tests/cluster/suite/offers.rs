@@ -110,7 +110,7 @@ fn an_offered_gpu_is_for_claims_alone() {
     let refused = || cluster.events("beside").into_iter().find(|event| event.contains("no-capacity"));
     wait_until("a refusal", || refused().is_some());
     let refused = refused().unwrap_or_default();
-    assert!(refused.contains("held by kubernetes/node/node1"), "{refused}");
+    assert!(refused.contains("held by kubernetes/node1"), "{refused}");
     cluster.delete("pod/beside");
 
     label(&cluster, "gpu.fgpu.dev/gpus=1");
