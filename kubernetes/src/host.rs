@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A folder is never written again: containers that run, and CDI files of claims that are prepared, name its
-//! programs. One that no CDI file names is removed when the plugin starts.
+//! programs. One that no CDI file names is removed when the plugin starts. What else is in DIR stays, whatever
+//! an administrator has chosen as DIR.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -37,6 +38,10 @@ pub const ACCOUNT_VARIABLE: &str = "FGPU_ACCOUNT";
 const IMAGE: &str = "/usr";
 /// What an installation consists of.
 const FOLDERS: [&str; 2] = ["bin", "lib/fgpu"];
+/// Hexadecimal digits at the end of a folder's name.
+const DIGEST: usize = 16;
+/// Behind the name of a folder that is not whole yet.
+const UNFINISHED: &str = ".new";
 
 /// A file of the installation.
 #[derive(Debug)]
@@ -59,7 +64,9 @@ pub fn go(to: &Path, cdi: &Path) -> Result<()> {
     enter()?;
     let folder = to.join(name(&programs));
     install(&folder, &programs).with_context(|| format!("{}", folder.display()))?;
-    sweep(to, &folder, cdi).with_context(|| format!("{}", to.display()))?;
+    if let Err(error) = sweep(to, &folder, cdi) {
+        eprintln!("fgpu-dra: folders of other versions in {} stay: {error}", to.display());
+    }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let error = Command::new(folder.join("bin/fgpu-dra"))
         .args(arguments)
@@ -140,7 +147,7 @@ fn name(programs: &[Program]) -> String {
             program.path.as_os_str().as_encoded_bytes(),
         )
     });
-    format!("{}-{digest:016x}", env!("CARGO_PKG_VERSION"))
+    format!("{}-{digest:0DIGEST$x}", env!("CARGO_PKG_VERSION"))
 }
 
 /// Puts programs into a folder, which is whole as soon as it is there.
@@ -148,7 +155,7 @@ fn install(folder: &Path, programs: &[Program]) -> io::Result<()> {
     if folder.exists() {
         return Ok(());
     }
-    let new = folder.with_extension("new");
+    let new = unfinished(folder);
     match fs::remove_dir_all(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -163,24 +170,67 @@ fn install(folder: &Path, programs: &[Program]) -> io::Result<()> {
         file.set_permissions(fs::Permissions::from_mode(*mode))?;
         file.sync_all()?;
     }
-    fs::rename(&new, folder)
+    for inner in FOLDERS {
+        File::open(new.join(inner))?.sync_all()?;
+    }
+    fs::rename(&new, folder)?;
+    folder.parent().map_or(Ok(()), |to| File::open(to)?.sync_all())
+}
+
+/// Where an installation is until it is whole.
+fn unfinished(folder: &Path) -> PathBuf {
+    let mut name = folder.as_os_str().to_owned();
+    name.push(UNFINISHED);
+    name.into()
+}
+
+/// Whether a folder of this name is one of an installation: `to` may have others, which are not ours.
+fn is_ours(name: &str) -> bool {
+    let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
+    let digest = name.rsplit_once('-').map_or("", |(_, digest)| digest);
+    name.starts_with(|first: char| first.is_ascii_digit())
+        && digest.len() == DIGEST
+        && digest.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 /// Removes the folders of other versions whose programs no CDI file names.
 fn sweep(to: &Path, current: &Path, cdi: &Path) -> io::Result<()> {
-    let mut named = String::new();
-    for entry in fs::read_dir(cdi).into_iter().flatten() {
-        // One that cannot be read, or that went meanwhile, names none.
-        named.push_str(&fs::read_to_string(entry?.path()).unwrap_or_default());
-    }
+    let named = texts(cdi)?;
     for entry in fs::read_dir(to)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
+        // `DirEntry::file_type` does not follow a link.
+        let is_ours = entry.file_name().to_str().is_some_and(is_ours) && entry.file_type()?.is_dir();
         let is_used = path.to_str().is_none_or(|path| named.contains(&format!("{path}/")));
-        if path != current && path.is_dir() && !is_used {
+        if is_ours && path != current && !is_used {
             fs::remove_dir_all(path)?;
         }
     }
     Ok(())
+}
+
+/// What all CDI files say.
+///
+/// # Errors
+/// One cannot be read: who knows what it names.
+fn texts(cdi: &Path) -> io::Result<String> {
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let entries = match fs::read_dir(cdi) {
+        Err(error) if is_gone(&error) => return Ok(String::new()),
+        entries => entries?,
+    };
+    let mut all = String::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            continue;
+        }
+        match fs::read(entry.path()) {
+            Err(error) if is_gone(&error) => {}
+            text => all.push_str(&String::from_utf8_lossy(&text?)),
+        }
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -214,22 +264,45 @@ mod tests {
         install(&first, &new).unwrap();
         assert_eq!(fs::read_to_string(&hook).unwrap(), "old", "it is not written again");
         // Killed on the way.
-        fs::create_dir_all(second.with_extension("new").join("bin")).unwrap();
+        fs::create_dir_all(unfinished(&second).join("bin")).unwrap();
+        fs::create_dir_all(unfinished(&to.join("0.0.9-0123456789abcdef"))).unwrap();
         install(&second, &new).unwrap();
         sweep(&to, &second, &cdi).unwrap();
-        assert!(!first.exists(), "no CDI file names it");
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 1, "no CDI file names the first one");
+        assert!(second.exists());
     }
 
     #[test]
     fn programs_that_a_claim_names_stay() {
         let folder = tempfile::tempdir().unwrap();
         let (to, cdi) = (folder.path().join("opt"), folder.path().join("cdi"));
-        let folders = ["1-a", "1-ab", "2-b"].map(|name| to.join(name));
+        let folders = ["1.0-00000000000000aa", "1.0-00000000000000ab", "2.0-00000000000000bb"]
+            .map(|name| to.join(name));
         folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
         fs::create_dir_all(&cdi).unwrap();
         fs::write(cdi.join("claim.json"), format!(r#"{{"path": "{}/bin/fgpu-hook"}}"#, folders[1].display()))
             .unwrap();
+        fs::write(cdi.join("other.yaml"), [0xff]).unwrap();
+        let there = || folders.each_ref().map(|folder| folder.exists());
+        // What it names is not known.
+        std::os::unix::fs::symlink("loop", cdi.join("loop")).unwrap();
+        sweep(&to, &folders[2], &cdi).unwrap_err();
+        assert_eq!(there(), [true; 3]);
+        fs::remove_file(cdi.join("loop")).unwrap();
         sweep(&to, &folders[2], &cdi).unwrap();
-        assert_eq!(folders.each_ref().map(|folder| folder.exists()), [false, true, true]);
+        assert_eq!(there(), [false, true, true]);
+    }
+
+    #[test]
+    fn what_is_not_ours_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (to, cdi) = (folder.path(), folder.path().join("cdi"));
+        let others =
+            ["bin", "cuda-12.4", "x-0123456789abcdef", "1.0-0123456789abcdeg", "1.0-0123456789abcdef0"];
+        others.iter().for_each(|name| fs::create_dir(to.join(name)).unwrap());
+        let link = to.join("1.0-0123456789abcdef");
+        std::os::unix::fs::symlink("bin", &link).unwrap();
+        sweep(to, &to.join("1.0-00000000000000aa"), &cdi).unwrap();
+        assert!(others.iter().all(|name| to.join(name).exists()) && link.exists());
     }
 }

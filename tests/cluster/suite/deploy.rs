@@ -187,14 +187,15 @@ fn a_node_writes_its_own_slices_only() {
     cluster.apply(&chart(&["daemonSet=false"]));
     let account = Account::existing(&cluster, "fgpu-dra");
     let kubeconfig = format!("--kubeconfig={}", account.kubeconfig.display());
-    let write = |name: &str, node: &str, driver: &str| -> Output {
+    let write_in = |pool: &str, name: &str, node: &str, driver: &str| -> Output {
         let slice = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
             "spec": {"driver": driver, "nodeName": node, "devices": [{"name": "gpu-0"}],
-                     "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}},
+                     "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1}},
         });
         cluster.kubectl_with(&[&kubeconfig, "create", "--filename=-"], &slice.to_string())
     };
+    let write = |name: &str, node: &str, driver: &str| write_in(node, name, node, driver);
     // A policy counts a moment after it was made.
     let denied = |output: &Output| output.stderr.contains("fgpu-dra on node node1 may write the slices");
     wait_until("the policy", || {
@@ -206,6 +207,8 @@ fn a_node_writes_its_own_slices_only() {
     });
     let foreign = write("foreign", NODE, "gpu.nvidia.com");
     assert!(denied(&foreign), "{}", foreign.story());
+    let pool = write_in("node2", "pool", NODE, "gpu.fgpu.dev");
+    assert!(denied(&pool), "{}", pool.story());
     write("own", NODE, "gpu.fgpu.dev").ok();
     // The administrator may do what he likes, and the node may not touch it.
     let others = json!({
