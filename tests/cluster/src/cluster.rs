@@ -163,7 +163,8 @@ impl Drop for Cluster {
                 eprintln!("cluster: {}", deleted.story());
             }
         }
-        // What a plugin that has ended held for claims.
+        // What a plugin that has ended, or that a panic left, held for claims.
+        run_with(["pkill", "-KILL", "-x", "fgpu-dra"], "");
         if !node::pool().is_empty() {
             run_with(["fgpu", "release", "--force", "kubernetes/node1"], "");
         }

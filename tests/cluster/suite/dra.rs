@@ -100,10 +100,12 @@ impl Plugin {
 
 impl Drop for Plugin {
     fn drop(&mut self) {
+        // After a panic the cluster's end needs it: the kubelet gives claims back to it.
         if std::thread::panicking() {
             eprintln!("== fgpu-dra\n{}", told());
+        } else {
+            self.kill();
         }
-        self.kill();
     }
 }
 

@@ -112,7 +112,7 @@ fn no_kill_loses_or_leaves_a_share() {
         assert!(kills < 40 * pods(), "the pods do not come to their end");
     }
     let failed = cluster.get("job/crowd")["status"]["failed"].clone();
-    println!("{} pods, {kills} kills, {failed} pods failed", pods());
+    eprintln!("cluster: {} pods, {kills} kills, {failed} pods failed", pods());
     assert!(kills >= VICTIMS.len(), "each was killed: {kills}");
     assert_eq!(cluster.kubectl(&["exec", "steady", "--", "sh", "-c", QUERY]).ok(), "4096");
     cluster.kubectl(&["delete", "job/crowd", "--cascade=foreground", "--timeout=120s"]).ok();
