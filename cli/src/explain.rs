@@ -256,6 +256,7 @@ mod tests {
             reserved_memory: 0,
             mig_enabled: index == 2,
             context_memory: None,
+            compute_capability: None,
             mig_profiles: Vec::new(),
         };
         Inventory {

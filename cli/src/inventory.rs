@@ -158,6 +158,7 @@ mod tests {
             reserved_memory: 512 << 20,
             mig_enabled,
             context_memory: (!mig_enabled).then_some(498 << 20),
+            compute_capability: None,
             mig_profiles: Vec::new(),
         };
         let file = |kind, name: &str| DriverFile { kind, name: name.into(), host: "/".into() };

@@ -53,6 +53,7 @@ fn lease(store: &Store, id: &str, maker: Process) -> Nonce {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        compute_capability: None,
         mig_profiles: Vec::new(),
     };
     let inventory = Inventory {

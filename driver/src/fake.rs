@@ -67,6 +67,7 @@ pub(crate) fn gpu(minor: u32) -> Gpu {
         reserved_memory: 512 << 20,
         mig_enabled: false,
         context_memory: None,
+        compute_capability: None,
         mig_profiles: Vec::new(),
     }
 }

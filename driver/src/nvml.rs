@@ -235,6 +235,10 @@ fn gpu(root: &Path, nvml: &Nvml, index: u32) -> Result<Gpu, String> {
         mig_enabled,
         mig_profiles: if mig_enabled { mig_profiles(nvml, &device)? } else { Vec::new() },
         context_memory: None,
+        compute_capability: device
+            .cuda_compute_capability()
+            .ok()
+            .map(|version| format!("{}.{}", version.major, version.minor)),
     })
 }
 

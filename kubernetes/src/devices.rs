@@ -199,6 +199,10 @@ fn attributes(inventory: &Inventory, gpu: &Gpu, kind: &str) -> BTreeMap<String, 
         ("index".to_owned(), number(gpu.index)),
         ("minor".to_owned(), number(gpu.minor)),
     ]);
+    if let Some(capability) = &gpu.compute_capability {
+        all.insert("cudaComputeCapability".to_owned(), version(format!("{capability}.0")));
+        all.extend(architecture(capability).map(|name| ("architecture".to_owned(), text(name))));
+    }
     all.extend(gpu.numa.map(|node| ("numaNode".to_owned(), number(node))));
     all.extend(pcie_root(Path::new("/sys"), &gpu.pci).map(|root| (PCIE_ROOT.to_owned(), text(&root))));
     all.extend(nvlink_domain(inventory, gpu).map(|domain| ("nvlinkDomain".to_owned(), number(domain))));
@@ -206,6 +210,22 @@ fn attributes(inventory: &Inventory, gpu: &Gpu, kind: &str) -> BTreeMap<String, 
     let cuda = inventory.cuda_version;
     all.insert("cudaDriverVersion".to_owned(), version(format!("{}.{}.0", cuda / 1000, cuda % 1000 / 10)));
     all
+}
+
+/// The name of an architecture by its compute capability (CUDA C++ Programming Guide, "Compute Capabilities").
+fn architecture(capability: &str) -> Option<&'static str> {
+    let (major, minor) = capability.split_once('.')?;
+    Some(match (major, minor) {
+        ("5", _) => "Maxwell",
+        ("6", _) => "Pascal",
+        ("7", "5") => "Turing",
+        ("7", _) => "Volta",
+        ("8", "9") => "Ada Lovelace",
+        ("8", _) => "Ampere",
+        ("9", _) => "Hopper",
+        ("10" | "11" | "12", _) => "Blackwell",
+        _ => return None,
+    })
 }
 
 /// The root of a GPU's PCI tree, `pci0000:3a`, by which other drivers tell what is near it

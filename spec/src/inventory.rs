@@ -32,6 +32,9 @@ pub struct Gpu {
     /// Bytes of it that a CUDA context takes, if that could be measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_memory: Option<u64>,
+    /// CUDA compute capability, `9.0` (`nvmlDeviceGetCudaComputeCapability`), if the driver tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_capability: Option<String>,
     /// The slices that it can be cut into, in the driver's order; none if MIG mode is off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mig_profiles: Vec<MigProfile>,

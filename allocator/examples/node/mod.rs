@@ -19,6 +19,7 @@ pub(crate) fn inventory(gpus: u32) -> Inventory {
         mig_enabled: false,
         mig_profiles: Vec::new(),
         context_memory: None,
+        compute_capability: None,
     };
     Inventory {
         version: 1,

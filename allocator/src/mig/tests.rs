@@ -25,6 +25,7 @@ fn inventory(gpus: u32, plain: u32) -> Inventory {
         mig_enabled: index < gpus,
         mig_profiles: if index < gpus { profiles() } else { Vec::new() },
         context_memory: None,
+        compute_capability: None,
     };
     Inventory {
         version: 2,

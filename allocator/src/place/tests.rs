@@ -26,6 +26,7 @@ fn gpu(index: u32, memory: u64) -> Gpu {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        compute_capability: None,
         mig_profiles: Vec::new(),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) fn inventory(gpus: u32) -> Inventory {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        compute_capability: None,
         mig_profiles: Vec::new(),
     };
     Inventory {

@@ -267,6 +267,7 @@ pub(crate) fn inventory(boot: &str) -> Inventory {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        compute_capability: None,
         mig_profiles: Vec::new(),
     };
     Inventory {

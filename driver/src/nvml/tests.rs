@@ -177,6 +177,7 @@ fn an_inventory_of_two_gpus() {
         reserved_memory: 512 << 20,
         mig_enabled: false,
         context_memory: None,
+        compute_capability: None,
         mig_profiles: Vec::new(),
     };
     assert_eq!(found.gpus.len(), 2);

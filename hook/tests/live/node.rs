@@ -144,6 +144,7 @@ impl Node {
             reserved_memory: 0,
             mig_enabled: false,
             context_memory: None,
+            compute_capability: None,
             mig_profiles: Vec::new(),
         };
         Inventory {

@@ -12,6 +12,7 @@ pub(crate) fn inventory(gpus: u32) -> Inventory {
         reserved_memory: 1 << 20,
         mig_enabled: false,
         context_memory: None,
+        compute_capability: Some("9.0".into()),
         mig_profiles: Vec::new(),
     };
     Inventory {
@@ -52,6 +53,8 @@ fn a_gpu_is_two_devices_over_one_counter() {
     let attributes = devices[0].attributes.as_ref().unwrap();
     assert_eq!(attributes["driverVersion"].version.as_deref(), Some("550.163.1"));
     assert_eq!(attributes["cudaDriverVersion"].version.as_deref(), Some("12.4.0"));
+    assert_eq!(attributes["cudaComputeCapability"].version.as_deref(), Some("9.0.0"));
+    assert_eq!(attributes["architecture"].string.as_deref(), Some("Hopper"));
     assert_eq!(attributes["kind"].string.as_deref(), Some("memory"));
 }
 

@@ -75,6 +75,7 @@ pub(crate) fn inventory(gpus: u32, model: &str) -> Inventory {
         reserved_memory: 0,
         mig_enabled: false,
         context_memory: None,
+        compute_capability: None,
         mig_profiles: Vec::new(),
     };
     Inventory {
