@@ -10,6 +10,7 @@
 # make lint, make unit, make packages package-tests, make lab LAB=FILTER, make cluster-core: the parts of make test
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
 # make cluster  pods and claims in a real Kubernetes (root; needs Go; builds Kubernetes once, in seven minutes)
+# make cluster-bench   its measurements
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make frameworks   PyTorch and the tools that show GPUs, over the simulated driver (root; downloads 3.1 GB)
 # make bench    measurements for BENCHMARKS.md (root)
@@ -58,7 +59,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests cluster-bench test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -209,7 +210,12 @@ cluster: dra
 	$(IMAGE) .lab/install $(DRA) .lab/cluster/image/fgpu-dra-next.tar next LICENSE
 	packaging/kubernetes/build $(DRA)
 	cp target/packages/dra/*.deb .lab/cluster/image
+	install -m 0755 $(DRA) .lab/cluster/image
 	$(MAKE) cluster-tests
+
+# Measurements for BENCHMARKS.md.
+cluster-bench:
+	$(MAKE) cluster LAB=forky-containerd::bench::
 
 frameworks:
 	$(PREPARE) frameworks

@@ -33,6 +33,7 @@ pub(crate) const QUERY: &str = "nvidia-smi --query-gpu=memory.total --format=csv
 /// The plugin, as a process of the node.
 pub(crate) struct Plugin {
     process: Option<Child>,
+    program: &'static str,
     kubeconfig: String,
 }
 
@@ -40,7 +41,13 @@ impl Plugin {
     /// Starts it with the rights of deploy/kubernetes, and waits until its slices are there.
     #[track_caller]
     pub(crate) fn start(cluster: &Cluster) -> Self {
-        assert!(Path::new(DRA).exists(), "fgpu-dra is not built: cargo build -p fgpu-dra");
+        Self::start_as(cluster, DRA)
+    }
+
+    /// The same with another build of it.
+    #[track_caller]
+    pub(crate) fn start_as(cluster: &Cluster, program: &'static str) -> Self {
+        assert!(Path::new(program).exists(), "{program} is not built: make cluster");
         let objects =
             cluster.kubectl_with(&["create", "--dry-run=client", "--filename=-", "--output=json"], RBAC);
         let role = serde_json::Deserializer::from_str(objects.ok())
@@ -51,7 +58,8 @@ impl Plugin {
             .expect("rbac.yaml has a ClusterRole");
         let account = Account::create(cluster, "fgpu-dra", &role["rules"]);
         cluster.apply(CLASSES);
-        let mut plugin = Self { process: None, kubeconfig: account.kubeconfig.display().to_string() };
+        let mut plugin =
+            Self { process: None, program, kubeconfig: account.kubeconfig.display().to_string() };
         plugin.run();
         wait_until("the node's slices", || slices(cluster) >= 2);
         plugin
@@ -71,7 +79,8 @@ impl Plugin {
         let _ = fs::remove_file(LOG);
         let log = || Stdio::from(File::options().create(true).append(true).open(LOG).expect("a log"));
         let words = ["--node-name", NODE, "--kubeconfig", &self.kubeconfig];
-        let child = Command::new(DRA).args(words).stdin(Stdio::null()).stdout(log()).stderr(log()).spawn();
+        let child =
+            Command::new(self.program).args(words).stdin(Stdio::null()).stdout(log()).stderr(log()).spawn();
         self.process = Some(child.expect("fgpu-dra starts"));
     }
 
@@ -86,7 +95,7 @@ impl Plugin {
         run(["kill", "-CONT", &self.pid()]).ok();
     }
 
-    fn pid(&self) -> String {
+    pub(crate) fn pid(&self) -> String {
         self.process.as_ref().map(|process| process.id().to_string()).unwrap_or_default()
     }
 

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use fgpu_lab::outside::{Engine, Environment, Fgpu};
+use fgpu_lab::outside::{Engine, Environment, Fgpu, INSIDE};
 use fgpu_lab::suite;
 
 mod annotations;
+mod bench;
 mod claims;
 mod deploy;
 mod dra;
@@ -20,6 +21,10 @@ fn main() -> ExitCode {
         cgroup: "v1",
         fgpu: Fgpu::Cluster(engine),
     });
+    // Measurements run when they are asked for.
+    let mut words = std::env::args();
+    let is_asked = words.any(|word| word == INSIDE || word.contains("bench::"));
+    let bench = if is_asked { bench::TESTS } else { &[] };
     suite::main(
         &[
             pods::TESTS,
@@ -30,6 +35,7 @@ fn main() -> ExitCode {
             deploy::TESTS,
             hostile::TESTS,
             kills::TESTS,
+            bench,
         ]
         .concat(),
         &environments,
