@@ -162,6 +162,7 @@ fn after_a_reboot_a_pod_has_its_share_again() {
     cluster.apply(&list(&[claim("stays", "fgpu", &json!({"memory": "1Gi"}), &Value::Null), stays]));
     cluster.wait_for_phase("stays", "Running");
     let before = node::only_lease().nonce;
+    let of_pod = cluster.get("pod/stays")["metadata"]["uid"].as_str().expect("a uid").to_owned();
     plugin.kill();
     component::kill_all();
     if component::engine() == Engine::Containerd {
@@ -173,17 +174,22 @@ fn after_a_reboot_a_pod_has_its_share_again() {
             process::kill(process.pid);
         }
     }
-    // What was in the pods' cgroups.
-    shell("for group in $(find /sys/fs/cgroup -path '*kubepods*' -name cgroup.procs); do kill -KILL $(cat $group) 2>/dev/null; done; true").ok();
-    let empty = "find /sys/fs/cgroup -path '*kubepods*' -name cgroup.procs -exec cat {} +";
-    wait_until("the end of the pods", || shell(empty).ok().is_empty());
+    // What was in the pod's cgroups, whose names have its uid. Other environments have pods, too.
+    let uid = of_pod.replace('-', "?");
+    let inside = format!("find /sys/fs/cgroup -path '*pod{uid}*' -name cgroup.procs -exec cat {{}} +");
+    shell(&format!("{inside} | sort -u | grep -vx 0 | xargs -r kill -KILL; true")).ok();
+    wait_until("the end of the pod", || shell(&inside).ok().is_empty());
     let options = run(["sed", "-n", "s/^Options=//p", "/usr/lib/systemd/system/run-fgpu.mount"]);
     shell(
         "for place in $(awk '{print $5}' /proc/self/mountinfo | grep -E '^/run/(fgpu|docker|containerd|crio|netns)(/|$)|^/var/lib/(docker|containerd|containers|kubelet)/|^/var/run/netns/' | tac); do \
          umount -l $place || exit 1; done; \
          rm -rf /run/cdi /run/docker /run/containerd /run/crio /run/runc /run/crun /run/containers /run/docker.pid /run/fgpu/*; \
-         find /sys/fs/cgroup -depth -path '*kubepods*' -type d -exec rmdir {} + 2>/dev/null; true",
+         true",
     )
+    .ok();
+    shell(&format!(
+        "find /sys/fs/cgroup -depth -path '*pod{uid}*' -type d -exec rmdir {{}} + 2>/dev/null; true"
+    ))
     .ok();
     shell(&format!(
         "mountpoint -q /run/fgpu || mount -t tmpfs -o {} fgpu /run/fgpu; fgpu cdi --write",
