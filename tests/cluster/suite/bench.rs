@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use fgpu_cluster::Cluster;
-use fgpu_lab::command::wait_until;
+use fgpu_lab::command::{run, wait_until};
 use fgpu_lab::inside::Test;
 use fgpu_lab::node;
 use serde_json::{Value, json};
@@ -16,13 +16,19 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("bench::the_plugin_at_rest", the_plugin_at_rest),
 ];
 
-/// The program that is shipped.
-const RELEASE: &str = "/opt/cluster/image/fgpu-dra";
+/// The program that is shipped, and where it finds the others.
+const BUILT: &str = "/opt/cluster/image/fgpu-dra";
+const RELEASE: &str = "/usr/bin/fgpu-dra-release";
 /// Pods of each kind.
 const PODS: usize = 24;
 /// Claims of a cluster.
 const CLAIMS: usize = 1000;
 const REST: Duration = Duration::from_secs(60);
+
+#[track_caller]
+fn install() {
+    run(["install", "-m", "0755", BUILT, RELEASE]).ok();
+}
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -39,6 +45,7 @@ fn life(cluster: &Cluster, name: &str, objects: &str) -> f64 {
 
 fn pods_with_claims() {
     let cluster = Cluster::start();
+    install();
     let _plugin = Plugin::start_as(&cluster, RELEASE);
     let mut plain = pod("plain", "true");
     plain["spec"].as_object_mut().expect("an object").remove("resourceClaims");
@@ -99,6 +106,7 @@ fn usage(pid: &str) -> (f64, u64) {
 
 fn the_plugin_at_rest() {
     let cluster = Cluster::start();
+    install();
     let plugin = Plugin::start_as(&cluster, RELEASE);
     let claims: Vec<_> = (0..CLAIMS)
         .map(|number| claim(&format!("claim{number}"), "fgpu", &json!({"memory": "1Gi"}), &Value::Null))

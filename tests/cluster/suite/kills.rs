@@ -165,9 +165,7 @@ fn after_a_reboot_a_pod_has_its_share_again() {
     let of_pod = cluster.get("pod/stays")["metadata"]["uid"].as_str().expect("a uid").to_owned();
     plugin.kill();
     component::kill_all();
-    if component::engine() == Engine::Containerd {
-        daemons::kill(&["dockerd", "containerd"]);
-    }
+    daemons::kill(&["dockerd", "containerd"]);
     for program in ["/usr/bin/containerd-shim-runc-v2", "/usr/bin/containerd-shim-fgpu-v2", "/usr/bin/conmon"]
     {
         for process in process::running(program, "") {
