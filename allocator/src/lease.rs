@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use fgpu_spec::{Compute, Grant, GrantedGpu, Nonce, Seen, Tier};
 use serde::{Deserialize, Serialize};
 
-use crate::anchor::POD;
 use crate::{Anchor, Joined, Process};
 
 /// Names a container: the runtime's namespace (`moby`, `k8s.io`, …) and the id in it.
@@ -21,13 +20,8 @@ pub struct Key {
 impl Key {
     /// `moby/3f1c0a9b2d11`, for people: a long id of hex digits is cut as Docker cuts it, and a namespace
     /// that is a path is left out. Containers of the hook have their bundle for a namespace, those of a
-    /// runtime with `--root` its state directory. Of a pod's key the pod's name is left: `pod default/trainer`.
+    /// runtime with `--root` its state directory.
     pub fn short(&self) -> String {
-        if self.namespace == POD
-            && let Some((name, _)) = self.id.rsplit_once('/')
-        {
-            return format!("{POD} {name}");
-        }
         let random = self.id.len() >= 20 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = if random { &self.id[..12] } else { &self.id };
         if self.namespace.starts_with('/') { id.to_owned() } else { format!("{}/{id}", self.namespace) }

@@ -14,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::anchor::POD;
 use crate::{Key, Lease};
 
 /// Where containerd and Docker's own containerd keep the bundles of what runs, as `NAMESPACE/ID`.
@@ -27,6 +28,10 @@ const LARGEST: u64 = 8 << 20;
 /// What people call a container: by its name, where its engine's files tell it, else by [`Key::short`]. Safe
 /// to print.
 pub fn called(key: &Key, bundle: Option<&Path>) -> String {
+    // A pod's key ends with its uid.
+    if let (POD, Some((name, _))) = (&*key.namespace, key.id.rsplit_once('/')) {
+        return format!("{POD} {}", escape_for_display(name));
+    }
     let mut catalogue = Catalogue::default();
     let names = match bundle {
         Some(bundle) => catalogue.at(key, bundle),

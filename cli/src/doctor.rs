@@ -14,6 +14,7 @@ mod engines;
 mod health;
 mod install;
 mod kernel;
+mod kubelet;
 mod lock;
 mod node;
 mod report;
@@ -104,7 +105,7 @@ impl Diagnosis {
 }
 
 /// The checks, in the order in which their findings are shown.
-const CHECKS: [fn(&Node, &mut Diagnosis); 12] = [
+const CHECKS: [fn(&Node, &mut Diagnosis); 13] = [
     kernel::check,
     driver::check,
     health::check,
@@ -116,6 +117,7 @@ const CHECKS: [fn(&Node, &mut Diagnosis); 12] = [
     slices::check,
     engines::check,
     cdi::check,
+    kubelet::check,
     conflicts::check,
 ];
 

@@ -231,5 +231,5 @@ fn claims_and_pods_are_called_by_their_names() {
         name: "trainer".into(),
         cgroup: String::new(),
     };
-    assert_eq!(pod.key().short(), "pod default/trainer");
+    assert_eq!(fgpu_allocator::names::called(&pod.key(), None), "pod default/trainer");
 }

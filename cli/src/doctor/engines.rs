@@ -4,7 +4,7 @@ use fgpu_engine::config::PATH;
 use fgpu_spec::{Error, escape_for_display};
 
 use super::node::Node;
-use super::{Diagnosis, cdi, running};
+use super::{Diagnosis, cdi, kubelet, running};
 use crate::setup::{Name, is_done};
 use crate::version::{DOCKER_WITH_SHIMS, Version};
 
@@ -166,6 +166,11 @@ fn wiring(node: &Node, diagnosis: &mut Diagnosis, engine: &Engine, version: Opti
         }
         Ok(false) if engine.word == "docker" && cdi::serves_docker(node) => {
             diagnosis.fine(format!("{}{shown} knows shares as CDI devices", engine.title));
+            running::stopped(node, diagnosis, engine.title, engine.program);
+        }
+        // Its pods have claims.
+        Ok(false) if matches!(engine.word, "containerd" | "crio") && kubelet::serves_claims(node) => {
+            diagnosis.fine(format!("{}{shown} gets CDI devices of claims from fgpu-dra", engine.title));
             running::stopped(node, diagnosis, engine.title, engine.program);
         }
         Ok(false) => {

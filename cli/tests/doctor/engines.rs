@@ -7,6 +7,9 @@ use std::path::Path;
 use crate::faults::faults;
 use crate::node::DOCKER;
 
+/// It serves claims of Kubernetes here.
+const PLUGIN: &str = "var/lib/kubelet/plugins/gpu.fgpu.dev";
+
 #[test]
 fn faults_of_the_engines() {
     faults(
@@ -69,6 +72,42 @@ fn faults_of_the_engines() {
                     "etc/docker/daemon.json",
                     &DOCKER.replacen('{', "{ \"cdi-spec-dirs\": [\"/srv/cdi\"],", 1),
                 );
+            }),
+            ("kubelet-cdi", "error", "set enable_cdi = true", |node| {
+                node.put("etc/containerd/config.toml", "version = 2\n");
+                node.program("containerd", "containerd containerd.io 1.7.24 0123456");
+                fs::create_dir_all(node.path(PLUGIN)).unwrap();
+            }),
+            ("kubelet-cdi", "error", "apt-get install containerd", |node| {
+                node.put("etc/containerd/config.toml", "version = 2\n");
+                node.program("containerd", "containerd containerd.io 1.6.28 0123456");
+                fs::create_dir_all(node.path(PLUGIN)).unwrap();
+            }),
+            (
+                "kubelet-cdi-folder",
+                "error",
+                "add \"/run/cdi\" to cdi_spec_dirs in /etc/crio/crio.conf.d/90.conf",
+                |node| {
+                    node.program("crio", "crio version 1.36.0");
+                    node.process(301);
+                    node.put("proc/301/comm", "crio\n");
+                    node.put("etc/crio/crio.conf", "[crio.runtime]\ncdi_spec_dirs = [\"/run/cdi\"]\n");
+                    node.put(
+                        "etc/crio/crio.conf.d/90.conf",
+                        "[crio.runtime]\ncdi_spec_dirs = [\"/etc/cdi\"]\n",
+                    );
+                    fs::create_dir_all(node.path(PLUGIN)).unwrap();
+                },
+            ),
+            ("kubelet-too-old", "error", "use annotations", |node| {
+                node.program("kubelet", "Kubernetes v1.33.2");
+                node.program("containerd", "containerd containerd.io 2.1.4 0123456");
+                fs::create_dir_all(node.path(PLUGIN)).unwrap();
+            }),
+            ("kubelet-gates", "warning", "turn them on", |node| {
+                node.program("kubelet", "Kubernetes v1.35.0");
+                node.program("containerd", "containerd containerd.io 2.1.4 0123456");
+                fs::create_dir_all(node.path(PLUGIN)).unwrap();
             }),
             ("cdi-foreign", "warning", "rm /etc/cdi/other.yaml", |node| {
                 node.put("etc/cdi/other.yaml", "cdiVersion: 0.5.0\nkind: fgpu.dev/gpu\ndevices: []\n");
