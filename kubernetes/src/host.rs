@@ -20,7 +20,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kube::config::Kubeconfig;
@@ -28,12 +29,16 @@ use nix::fcntl::{OFlag, open};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::Mode;
 use serde_json::json;
+use tokio::time::MissedTickBehavior;
+use tracing::warn;
 use twox_hash::XxHash3_64;
 
 /// Where a pod has the token and the certificate of its service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Tells the program that has come to the node where that folder is open.
 pub const ACCOUNT_VARIABLE: &str = "FGPU_ACCOUNT";
+/// How often what is not used any more is collected.
+const COLLECT: Duration = Duration::from_secs(60);
 /// Where the image has the programs.
 const IMAGE: &str = "/usr";
 /// What an installation consists of.
@@ -106,6 +111,36 @@ pub fn kubeconfig(account: &OwnedFd) -> Result<Kubeconfig> {
         "current-context": "pod",
     });
     Ok(serde_json::from_value(file)?)
+}
+
+/// Does for ever what the timer of fgpu's package does on a node that has it: opens devices that an engine has
+/// closed behind a container's back, and removes what killed programs left.
+pub async fn collect() {
+    let mut turn = tokio::time::interval(COLLECT);
+    turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turn.tick().await;
+        match tokio::task::spawn_blocking(gc).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!("{error}"),
+            Err(error) => warn!("fgpu gc: {error}"),
+        }
+    }
+}
+
+/// Runs the `fgpu gc` of this installation.
+fn gc() -> Result<(), fgpu_spec::Error> {
+    let program = fgpu_engine::sibling("fgpu")?;
+    let output = Command::new(&program)
+        .args(["gc", "--quiet"])
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .current_dir("/")
+        .output()
+        .map_err(|error| fgpu_spec::Error::io("run", &program, &error))?;
+    if output.status.success() { Ok(()) } else { Err(fgpu_spec::Error::of_program("fgpu gc", &output)) }
 }
 
 /// Enters the mount and cgroup namespaces of process 1, which is the node's own.

@@ -151,6 +151,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         () = slices::keep(plugin.clone()) => Err(anyhow::anyhow!("the watch of the slices has ended")),
         () = reconcile::keep(plugin.clone()) => Ok(()),
         () = hooks => Ok(()),
+        () = host::collect(), if account.is_some() => Ok(()),
         _ = terminated.recv() => Ok(()),
         _ = interrupted.recv() => Ok(()),
     };

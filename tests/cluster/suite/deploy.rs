@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("deploy::the_plain_files_are_those_of_the_chart", the_plain_files_are_those_of_the_chart),
     Test::once("deploy::the_examples_run", the_examples_run),
     Test::once("deploy::pods_survive_an_upgrade_and_an_uninstall", pods_survive_an_upgrade_and_an_uninstall),
+    Test::once("deploy::a_node_needs_no_package", a_node_needs_no_package),
     Test::once("deploy::a_node_writes_its_own_slices_only", a_node_writes_its_own_slices_only),
     Test::once(
         "deploy::annotations_that_would_do_nothing_are_refused",
@@ -55,6 +56,10 @@ fn install(cluster: &Cluster, tag: &str, archive: &str) {
     cluster.kubectl_with(&["apply", "--dry-run=server", "--filename=-"], &objects).ok();
     cluster.apply(&objects);
     cluster.kubectl(&["rollout", "status", "daemonset/fgpu-dra", "--timeout=120s"]).ok();
+    // A pod that comes before that is tried again after a minute or more.
+    wait_until("the kubelet's registration", || {
+        cluster.kubectl(&["logs", "daemonset/fgpu-dra"]).stdout.contains("the kubelet knows us")
+    });
     wait_until("the node's slices", || slices(cluster) == 2);
 }
 
@@ -180,6 +185,61 @@ fn pods_survive_an_upgrade_and_an_uninstall() {
     cluster.kubectl(&["rollout", "restart", "daemonset/fgpu-dra"]).ok();
     wait_until("one version", || versions().len() == 1);
     assert_ne!(versions(), first);
+}
+
+/// A node on which nobody has installed fgpu.
+struct Bare;
+
+/// What the package has that a claim could use.
+const PACKAGE: [&str; 3] = ["/usr/bin/fgpu", "/usr/bin/fgpu-hook", "/usr/lib/fgpu"];
+
+impl Bare {
+    #[track_caller]
+    fn make() -> Self {
+        for path in PACKAGE {
+            run(["mv", path, &format!("{path}.away")]).ok();
+        }
+        Self
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        for path in PACKAGE {
+            run(["mv", &format!("{path}.away"), path]);
+        }
+    }
+}
+
+fn a_node_needs_no_package() {
+    let cluster = Cluster::start();
+    let _bare = Bare::make();
+    install(&cluster, "lab", "fgpu-dra.tar");
+    let script = format!("{QUERY}; exec sleep 12345");
+    cluster.apply(&list(&[
+        claim("held", "fgpu", &json!({"memory": "1Gi"}), &Value::Null),
+        pod("held", &script),
+    ]));
+    cluster.wait_for_phase("held", "Running");
+    wait_until("what the pod prints", || cluster.logs("held") == "1024");
+    // As an update of the container's resources does it, with some runtimes.
+    let gpu = node::gpus()[0].minor;
+    let is_closed = || {
+        let tried = cluster.kubectl(&["exec", "held", "--", "nodes", &format!("/dev/nvidia{gpu}")]);
+        tried.ok().ends_with(" EPERM")
+    };
+    assert!(!is_closed());
+    let close = format!(
+        "pid=$(pgrep -xf 'sleep 12345') && \
+                 echo 'c 195:{gpu} rw' >/sys/fs/cgroup/devices$(sed -n 's/.*:devices://p' /proc/$pid/cgroup)/devices.deny"
+    );
+    run(["sh", "-c", &close]).ok();
+    assert!(is_closed());
+    cluster.kubectl(&["rollout", "restart", "daemonset/fgpu-dra"]).ok();
+    wait_until("an open device", || !is_closed());
+    cluster.delete("pod/held");
+    cluster.delete("resourceclaim/held");
+    wait_until("no lease", || node::leases().is_empty());
 }
 
 fn a_node_writes_its_own_slices_only() {
