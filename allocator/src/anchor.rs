@@ -11,7 +11,7 @@ use crate::{Key, Process};
 /// The namespaces of the keys of such leases. No engine has one of these names whose ids have a `/`.
 const CLAIM: &str = "claim";
 pub(crate) const POD: &str = "pod";
-const POOL: &str = "kubernetes";
+pub(crate) const POOL: &str = "kubernetes";
 
 /// What a lease ends with if that is no process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use fgpu_spec::{Gpu, Inventory, MigSlice, escape_for_display};
 
+use crate::anchor::POOL;
 use crate::image::{Damage, Image, Part, Summary, quoted};
 use crate::names::called;
 use crate::ratio::{WHOLE, ppm};
@@ -76,6 +77,11 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// Whether it holds the GPU for the claims of Kubernetes.
+    pub fn is_pool(&self) -> bool {
+        self.key.namespace == POOL
+    }
+
     /// What people call it. Reads files of its engine: for messages alone, and not under the lock.
     pub(crate) fn called(&self) -> String {
         self.name.clone().unwrap_or_else(|| called(&self.key, Some(&self.bundle)))

@@ -2,7 +2,7 @@
 
 mod container;
 
-use fgpu_allocator::{Explanation, GpuReport, Placement, Store, Verdict};
+use fgpu_allocator::{Explanation, GpuReport, Holder, Placement, Store, Verdict};
 use fgpu_spec::{Code, Compute, Error, Inventory, Request, Tier};
 use serde::Serialize;
 
@@ -101,13 +101,20 @@ struct GpuAnswer {
 fn answer(request: &Request, tier: Tier, inventory: &Inventory, explanation: &Explanation) -> Answer {
     let placement = explanation.decision.outcome.as_ref().ok();
     let share = |uuid: &str| placement?.gpus.iter().find(|share| share.uuid == uuid);
-    let gpu = |(gpu, report): (&fgpu_spec::Gpu, &GpuReport)| GpuAnswer {
+    let for_claims = |at: usize| {
+        let holders = explanation.holders.get(at).map_or(&[][..], Vec::as_slice);
+        holders.iter().any(Holder::is_pool)
+    };
+    let gpu = |(at, (gpu, report)): (usize, (&fgpu_spec::Gpu, &GpuReport))| GpuAnswer {
         index: gpu.index,
         uuid: gpu.uuid.clone(),
         model: gpu.model.clone(),
         mig_enabled: gpu.mig_enabled,
         granted: share(&gpu.uuid).is_some(),
-        reason: reason(report.verdict),
+        reason: match report.verdict {
+            Verdict::Exclusive if for_claims(at) => Some("it is for claims of Kubernetes alone"),
+            verdict => reason(verdict),
+        },
         usable_memory: report.usable,
         free_memory: report.free_memory,
         foreign_memory: report.foreign,
@@ -117,7 +124,7 @@ fn answer(request: &Request, tier: Tier, inventory: &Inventory, explanation: &Ex
         left_memory: share(&gpu.uuid).map(|share| report.free_memory.saturating_sub(share.memory)),
         left_cores_ppm: share(&gpu.uuid).map(|share| report.free_cores_ppm.saturating_sub(share.cores_ppm)),
     };
-    let gpus: Vec<_> = inventory.gpus.iter().zip(&explanation.decision.gpus).map(gpu).collect();
+    let gpus: Vec<_> = inventory.gpus.iter().zip(&explanation.decision.gpus).enumerate().map(gpu).collect();
     let exclusive = placement.is_some_and(|placement| placement.exclusive);
     Answer {
         granted: placement.is_some(),

@@ -6,7 +6,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use fgpu_allocator::{Lease, State, Store};
+use fgpu_allocator::{Anchor, Lease, State, Store};
 use fgpu_engine::config::Foreign;
 use fgpu_spec::{Compute, Error, Gpu, Health, Inventory, Nonce, Outsider, Tier};
 use rustix::time::ClockId;
@@ -143,6 +143,8 @@ struct GpuStatus {
     foreign_processes: Vec<Outsider>,
     /// Whether one container has it for itself.
     exclusive: bool,
+    /// The node of a cluster for whose claims alone it is, if it is.
+    for_claims_of: Option<String>,
     leases: usize,
 }
 
@@ -196,7 +198,19 @@ struct ShareStatus {
 impl Status {
     fn of(inventory: Option<&Inventory>, reserve: u64, held: &[Row], now: u64) -> Self {
         let gpus = inventory.map(|inventory| inventory.gpus.as_slice()).unwrap_or_default();
-        let leases: Vec<_> = held.iter().map(|held| LeaseStatus::of(held, gpus, now)).collect();
+        // A pool is no container's: it is how its GPUs are.
+        let pool = |lease: &Lease| match &lease.anchor {
+            Some(Anchor::Pool(pool)) => Some(pool.name.clone()),
+            _ => None,
+        };
+        let containers = held.iter().filter(|held| pool(&held.lease).is_none());
+        let leases: Vec<_> = containers.map(|held| LeaseStatus::of(held, gpus, now)).collect();
+        let for_claims = |uuid: &str| {
+            held.iter().find_map(|held| {
+                let is_its = held.lease.grant.gpus.iter().any(|share| share.uuid == uuid);
+                pool(&held.lease).filter(|_| is_its)
+            })
+        };
         let holders = || leases.iter().filter(|lease| !lease.gone);
         let gpu = |gpu: &Gpu| {
             let on = || {
@@ -220,6 +234,7 @@ impl Status {
                 avoided: 0,
                 foreign_processes: Vec::new(),
                 exclusive: on().any(|(lease, _)| lease.exclusive),
+                for_claims_of: for_claims(&gpu.uuid),
                 leases: holders()
                     .filter(|lease| lease.gpus.iter().any(|share| share.uuid == gpu.uuid))
                     .count(),

@@ -226,6 +226,25 @@ fn a_gpu_in_mig_mode_and_one_that_somebody_has_alone() {
     assert_kept(&snapshot("mig-and-exclusive.txt"), &text::text(&status, Order::Age, &at(90)));
 }
 
+/// What the plugin of a cluster holds is no container.
+#[test]
+fn gpus_that_are_for_claims() {
+    let gpus = vec![gpu(0, "NVIDIA H100 80GB HBM3", 80), gpu(1, "NVIDIA H100 80GB HBM3", 80)];
+    let pool = fgpu_allocator::Pool { name: "node1".into() };
+    let mut all = lease("node/node1", &[0, 1], true);
+    all.key = pool.key();
+    all.state = State::Claimed;
+    all.anchor = Some(Anchor::Pool(pool));
+    all.grant.gpus.iter_mut().for_each(|share| (share.memory, share.cores_ppm) = (0, 0));
+    let held = [held(all), held(lease("web", &[1], false))];
+    let status = Status::of(Some(&inventory(gpus)), GIB, &held, 193_999_999_999);
+    assert_eq!((status.leases.len(), status.gpus[0].leases, status.gpus[1].leases), (1, 0, 1));
+    assert!(status.gpus.iter().all(|gpu| !gpu.exclusive && gpu.for_claims_of.as_deref() == Some("node1")));
+    let text = text::text(&status, Order::Age, &at(90));
+    assert!(text.contains("\nGPUs 0, 1 are for claims of Kubernetes alone (node node1).\n"), "{text}");
+    assert!(!text.contains("kubernetes/"), "{text}");
+}
+
 #[test]
 fn hardware_slices_have_the_names_of_their_profiles() {
     let mut gpus = vec![gpu(0, "NVIDIA A100-SXM4-40GB", 40)];

@@ -23,6 +23,7 @@ pub(super) fn text(status: &Status, order: Order, look: &Look) -> String {
     if !status.gpus.is_empty() {
         parts.push(gpus(&status.gpus, look));
         parts.extend(troubles(&status.gpus));
+        parts.extend(offered(&status.gpus));
     }
     match status.leases.is_empty() {
         true => parts.push("No container holds a share.\n".into()),
@@ -103,6 +104,19 @@ fn troubles(gpus: &[GpuStatus]) -> Option<String> {
         }
     }
     (!lines.is_empty()).then_some(lines)
+}
+
+/// Which GPUs are for claims alone.
+fn offered(gpus: &[GpuStatus]) -> Option<String> {
+    let node = gpus.iter().find_map(|gpu| gpu.for_claims_of.as_ref())?;
+    let offered = gpus.iter().filter(|gpu| gpu.for_claims_of.is_some());
+    let indices: Vec<_> = offered.map(|gpu| gpu.index.to_string()).collect();
+    let (word, verb) = if indices.len() == 1 { ("GPU", "is") } else { ("GPUs", "are") };
+    Some(format!(
+        "{word} {} {verb} for claims of Kubernetes alone (node {}).\n",
+        indices.join(", "),
+        plain(node)
+    ))
 }
 
 fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {
