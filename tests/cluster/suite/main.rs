@@ -12,6 +12,7 @@ mod deploy;
 mod dra;
 mod hostile;
 mod kills;
+mod nodes;
 mod offers;
 mod pods;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
             deploy::TESTS,
             hostile::TESTS,
             kills::TESTS,
+            nodes::TESTS,
             bench,
         ]
         .concat(),
