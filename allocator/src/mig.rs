@@ -44,6 +44,10 @@ pub(crate) fn serving<'a>(gpu: &'a Gpu, request: &Request, usable: u64) -> Vec<&
         MemoryAsk::Ppm(asked) => {
             profile.memory >= exact(usable, asked).0 || ppm(size(profile).into(), size(whole).into()) >= asked
         }
+        MemoryAsk::PpmAtMost(asked, most) => {
+            profile.memory >= exact(usable, asked).0.min(most)
+                || ppm(size(profile).into(), size(whole).into()) >= asked
+        }
     };
     let enough_cores = |profile: &MigProfile| {
         cores_ppm(profiles, profile) >= request.cores_ppm

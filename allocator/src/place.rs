@@ -46,10 +46,7 @@ pub(crate) fn report(gpu: &Gpu, held: &Held, rules: &Rules, request: &Request, c
     let foreign = rules.foreign(&gpu.uuid);
     let free_memory = usable.saturating_sub(held.memory).saturating_sub(foreign);
     let free_cores_ppm = WHOLE.saturating_sub(held.cores_ppm);
-    let asked_memory = match request.memory {
-        MemoryAsk::Bytes(bytes) => bytes,
-        MemoryAsk::Ppm(ppm) => exact(usable, ppm).0 & !((1 << 20) - 1),
-    };
+    let asked_memory = in_bytes(request.memory, usable);
     let (memory, cores) = (asked_memory > free_memory, cores_ppm > free_cores_ppm);
     let verdict = if let Some(verdict) = filtered(gpu, request) {
         verdict
@@ -77,6 +74,16 @@ pub(crate) fn filtered(gpu: &Gpu, request: &Request) -> Option<Verdict> {
         return Some(Verdict::OtherDevice);
     }
     (!passes(&request.model, |entry| is_model(entry, gpu))).then_some(Verdict::OtherModel)
+}
+
+/// What is asked of a GPU that has `usable` bytes.
+pub(crate) fn in_bytes(asked: MemoryAsk, usable: u64) -> u64 {
+    let part = |ppm| exact(usable, ppm).0 & !((1 << 20) - 1);
+    match asked {
+        MemoryAsk::Bytes(bytes) => bytes,
+        MemoryAsk::Ppm(ppm) => part(ppm),
+        MemoryAsk::PpmAtMost(ppm, most) => part(ppm).min(most),
+    }
 }
 
 /// A part of `usable` in bytes, and whether nothing was cut off.
@@ -173,15 +180,17 @@ fn left(gpu: &GpuReport, cores_ppm: u32) -> u32 {
 }
 
 fn note(gpu: &Gpu, report: &GpuReport, asked: MemoryAsk) -> Option<String> {
-    let MemoryAsk::Ppm(ppm) = asked else { return None };
+    let (MemoryAsk::Ppm(ppm) | MemoryAsk::PpmAtMost(ppm, _)) = asked else { return None };
     if exact(report.usable, ppm) == (report.asked_memory, true) {
         return None;
     }
+    let is_floored = in_bytes(MemoryAsk::Ppm(ppm), report.usable) == report.asked_memory;
     Some(format!(
-        "memory of GPU {} is {} of {} MiB, floored to {} MiB",
+        "memory of GPU {} is {} of {} MiB, {} to {} MiB",
         gpu.index,
         words::percent(ppm),
         report.usable >> 20,
+        if is_floored { "floored" } else { "lowered" },
         report.asked_memory >> 20
     ))
 }

@@ -101,6 +101,9 @@ fn asks(decision: &Decision, request: &Request) -> String {
     let memory = match (memory.as_slice(), request.memory) {
         (&[bytes], _) | (_, MemoryAsk::Bytes(bytes)) => mib(bytes),
         (_, MemoryAsk::Ppm(ppm)) => format!("{} of the memory", percent(ppm)),
+        (_, MemoryAsk::PpmAtMost(ppm, most)) => {
+            format!("{} of the memory, {} at most", percent(ppm), mib(most))
+        }
     };
     let cores = match place::cores(request) {
         0 => String::new(),

@@ -424,7 +424,7 @@ mod tests {
             ("log-dir = \"log\"", "absolute"),
             ("library-dir = \"lib\"", "absolute"),
             ("runtimes = []", "at least one"),
-            ("aliases = [\"runai\"]", "kai, hami, volcano, backend.ai"),
+            ("aliases = [\"runai\"]", "kai, hami, volcano, backend.ai, nvidia"),
             ("[exceeded]\nact = \"kill\"", "`report` or `stop`"),
             ("aliases = \"kai\"", "line 1: aliases = \"kai\": invalid type"),
             ("\n\nwait-max = 5", "line 3: wait-max = 5: invalid type"),

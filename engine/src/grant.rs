@@ -40,12 +40,15 @@ pub fn request(config: &Config, document: &Document) -> Result<Option<Request>, 
     }
     let name = fgpu_spec::container_name(&annotations);
     let name = name.as_deref();
-    let asked = Request::with_devices(&annotations, &devices, name, &config.defaults())?;
-    if asked.is_some() || !config.accept_env || fgpu_spec::opts_out(&annotations, name) {
-        return Ok(asked);
+    let mut asked = Request::with_devices(&annotations, &devices, name, &config.defaults())?;
+    if asked.is_none() && config.accept_env && !fgpu_spec::opts_out(&annotations, name) {
+        // Only without an annotation or a device: the container's own request outranks its image's.
+        asked = Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())?;
     }
-    // Only without an annotation or a device: the container's own request outranks its image's.
-    Request::parse(&fgpu_spec::annotations_from_env(&document.env()), None, &config.defaults())
+    // What a pod's containers have together is not one container's to lower.
+    let is_limited = config.aliases.contains(&Vocabulary::Nvidia)
+        && !(devices.is_empty() && fgpu_spec::is_pod_wide(&annotations, &config.aliases));
+    asked.map(|asked| if is_limited { asked.within_env(&document.env()) } else { Ok(asked) }).transpose()
 }
 
 /// Whether the container asks for something: under the node's configuration, or under some where that cannot

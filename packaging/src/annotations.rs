@@ -42,7 +42,8 @@ pub fn page() -> String {
         "\n## Other systems' annotations\n\n{ALIASES}\n\n| name | annotations | meaning |\n|---|---|---|\n"
     );
     for vocabulary in Vocabulary::ALL {
-        let keys: Vec<_> = vocabulary.keys().iter().map(|key| format!("`{key}`")).collect();
+        let keys = vocabulary.keys().iter().chain(vocabulary.variables());
+        let keys: Vec<_> = keys.map(|key| format!("`{key}`")).collect();
         page += &format!("| `{vocabulary}` | {} | {} |\n", keys.join(" "), vocabulary.summary());
     }
     page

@@ -136,7 +136,7 @@ fn annotations_page() -> String {
     for vocabulary in fgpu_spec::Vocabulary::ALL {
         page.control("TP", []);
         page.text([bold(vocabulary.to_string())]);
-        page.text([roman(vocabulary.keys().join(", "))]);
+        page.text([roman([vocabulary.keys(), vocabulary.variables()].concat().join(", "))]);
     }
     see_also(&mut page, &[("fgpu", "1"), ("fgpu-explain", "1"), ("fgpu-config", "5")]);
     page.to_roff()

@@ -96,6 +96,20 @@ pub enum MemoryAsk {
     Bytes(u64),
     /// Parts per million of a GPU's usable memory, floored to 1 MiB.
     Ppm(u32),
+    /// As `Ppm`, and no more than so many bytes.
+    PpmAtMost(u32, u64),
+}
+
+impl MemoryAsk {
+    /// The same, and no more than `most` bytes.
+    #[must_use]
+    pub fn at_most(self, most: u64) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(bytes.min(most)),
+            Self::Ppm(ppm) => Self::PpmAtMost(ppm, most),
+            Self::PpmAtMost(ppm, bytes) => Self::PpmAtMost(ppm, bytes.min(most)),
+        }
+    }
 }
 
 /// `fgpu/device` or `fgpu/model`: a GPU passes if it matches one of `any` (or `any` is empty) and none of

@@ -154,6 +154,9 @@ fn a_grant_says_what_it_is_beside_what_was_asked() {
           SMs: 19.6% more than asked"]
     );
     assert_eq!((placement.gpus[0].memory, placement.gpus[0].cores_ppm), (20096 << 20, 196_969));
+    let at_most = MemoryAsk::Ppm(500_000).at_most(8 * GIB);
+    let placement = table.decide(&request(Some("auto"), at_most, 0)).outcome.unwrap();
+    assert!(placement.notes[0].contains("MIG 1g.10gb of GPU 0"), "{:?}", placement.notes);
     let placement = table.decide(&named("1g.10gb+me")).outcome.unwrap();
     assert_eq!(placement.notes, ["MIG 1g.10gb+me of GPU 0 is 9984 MiB and 16 of 132 SMs (12.1%)"]);
 }

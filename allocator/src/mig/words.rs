@@ -1,9 +1,9 @@
 //! The note of a grant of slices, and why a slice is where it is.
 
-use fgpu_spec::{Gpu, MemoryAsk, MigProfile, MigStage, Request};
+use fgpu_spec::{Gpu, MigProfile, MigStage, Request};
 
 use super::board::{cores_ppm, whole};
-use crate::place::exact;
+use crate::place::in_bytes;
 use crate::words::{mib, percent};
 
 /// What a slice is, what of it was not asked for, and where the instance comes from: `MIG 2g.20gb of GPU 0:
@@ -47,10 +47,7 @@ pub(super) fn why(stage: MigStage, lost: usize) -> String {
 
 /// `: 19968 MiB and 12% more than asked`
 fn beside_asked(gpu: &Gpu, profile: &MigProfile, request: &Request, usable: u64) -> String {
-    let asked_memory = match request.memory {
-        MemoryAsk::Bytes(bytes) => bytes,
-        MemoryAsk::Ppm(ppm) => exact(usable, ppm).0 & !((1 << 20) - 1),
-    };
+    let asked_memory = in_bytes(request.memory, usable);
     let cores = cores_ppm(&gpu.mig_profiles, profile);
     let memory = difference(profile.memory, asked_memory, |bytes| mib(bytes & !((1 << 20) - 1)));
     let cores = difference(cores.into(), request.cores_ppm.into(), |ppm| {

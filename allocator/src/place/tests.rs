@@ -175,6 +175,23 @@ fn a_floored_amount_is_noted() {
 }
 
 #[test]
+fn a_share_of_no_more_than_some_bytes_keeps_its_cores() {
+    let table = Table::new(&[80 * GIB]);
+    let at_most = |most| Request { memory: MemoryAsk::Ppm(250_000).at_most(most), ..fraction(250_000) };
+    let lowered = table.decide(&at_most(4 * GIB)).outcome.unwrap();
+    assert_eq!((lowered.gpus[0].memory, lowered.gpus[0].cores_ppm), (4 * GIB, 250_000));
+    assert_eq!(lowered.notes, ["memory of GPU 0 is 25% of 81920 MiB, lowered to 4096 MiB"]);
+    let enough = table.decide(&at_most(30 * GIB)).outcome.unwrap();
+    assert_eq!((enough.gpus[0].memory, enough.notes.len()), (20 * GIB, 0));
+    // What it is refused for is what it would have got.
+    let mut full = Table::new(&[80 * GIB]);
+    full.put(&Request { memory: MemoryAsk::Bytes(77 * GIB), cores_ppm: 0, ..fraction(1) }).unwrap();
+    let error = full.error(&at_most(4 * GIB));
+    assert!(error.message.contains("asks 4096 MiB"), "{error}");
+    assert_eq!(full.put(&at_most(3 * GIB)).unwrap(), [0]);
+}
+
+#[test]
 fn six_tenths_twice_take_two_gpus_and_a_third_is_fragmented() {
     let mut table = Table::new(&[80 * GIB, 80 * GIB]);
     assert_eq!(table.put(&fraction(600_000)).unwrap(), [0]);

@@ -258,6 +258,7 @@ fn asks(request: &Request) -> (u64, u32) {
     let memory = match request.memory {
         MemoryAsk::Bytes(bytes) => bytes,
         MemoryAsk::Ppm(ppm) => ((WHOLE * u64::from(ppm) / 1_000_000) >> 20) << 20,
+        MemoryAsk::PpmAtMost(..) => unreachable!("no request of the model has it"),
     };
     (memory, request.cores_ppm)
 }

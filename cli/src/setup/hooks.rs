@@ -122,7 +122,7 @@ pub(super) fn plan(system: &System, engine: &Engine, wish: Wish) -> Result<Plan,
         changes.extend(files(system, |text| Some(with_program(system, text)))?);
     }
     changes.extend(alias_files(system, &aliases)?);
-    let needed = !packaged || !aliases.is_empty();
+    let needed = !packaged || aliases.iter().any(|vocabulary| !vocabulary.keys().is_empty());
     if needed && !read.names.iter().any(|name| name == OWN) {
         if let Some((path, line)) = &read.after_ours {
             let reason =

@@ -62,3 +62,42 @@ fn other_systems_annotations_count_only_where_the_configuration_says_so() {
     let error = asked(&both, r#"{"gpu-fraction":"0.25","cuda.shares":"0.25"}"#, &[]).unwrap_err();
     assert_eq!(error.code, Code::Conflict, "{error}");
 }
+
+#[test]
+fn nvidias_variable_lowers_a_request_and_makes_none() {
+    let heard = Config { aliases: vec![Vocabulary::Nvidia], ..Config::default() };
+    let limit = ["PATH=/bin", "NVIDIA_GPU_MEMORY_LIMIT=1", "NVIDIA_GPU_MEMORY_LIMIT=4096"];
+    let quarter = r#"{"fgpu/fraction":"0.25"}"#;
+    assert_eq!(asked(&Config::default(), quarter, &limit).unwrap(), QUARTER);
+    assert_eq!(asked(&heard, "{}", &limit).unwrap(), None);
+    assert_eq!(asked(&heard, quarter, &limit).unwrap(), Some(MemoryAsk::PpmAtMost(250_000, 4 << 30)));
+    assert_eq!(asked(&heard, quarter, &["NVIDIA_GPU_MEMORY_LIMIT="]).unwrap(), QUARTER);
+    assert_eq!(asked(&heard, quarter, &["NVIDIA_GPU_MEMORY_LIMITS=4096"]).unwrap(), QUARTER);
+    for (memory, expected) in [("2Gi", 2 << 30), ("8Gi", 4 << 30)] {
+        let annotations = format!(r#"{{"fgpu/memory":"{memory}"}}"#);
+        assert_eq!(asked(&heard, &annotations, &limit).unwrap(), Some(MemoryAsk::Bytes(expected)));
+    }
+    let error = asked(&heard, quarter, &["NVIDIA_GPU_MEMORY_LIMIT=4Gi"]).unwrap_err();
+    assert_eq!(error.code, Code::InvalidRequest);
+    assert!(error.message.contains("NVIDIA_GPU_MEMORY_LIMIT=4Gi is not a number of MiB"), "{error}");
+    // A slice is as large as it is.
+    let slice = asked(&heard, r#"{"fgpu/mig":"1g.10gb"}"#, &limit).unwrap();
+    assert_eq!(slice, Some(MemoryAsk::Ppm(1_000_000)));
+    // A pod's containers have their share together; what names one is its own.
+    let pod = r#"{"io.kubernetes.cri.container-name":"web","fgpu/fraction":"0.25"}"#;
+    assert_eq!(asked(&heard, pod, &limit).unwrap(), QUARTER);
+    let own = r#"{"io.kubernetes.cri.container-name":"web","web.fgpu/fraction":"0.25"}"#;
+    assert_eq!(asked(&heard, own, &limit).unwrap(), Some(MemoryAsk::PpmAtMost(250_000, 4 << 30)));
+}
+
+#[test]
+fn what_lowers_a_request_is_told_beside_it() {
+    let heard = Config { aliases: vec![Vocabulary::Nvidia], ..Config::default() };
+    let text = |annotations: &str, limit: &str| {
+        request(&heard, &document(annotations, &[limit])).unwrap().unwrap().text
+    };
+    let limit = "NVIDIA_GPU_MEMORY_LIMIT=4096";
+    let lowered = text(r#"{"fgpu/memory":"8Gi"}"#, limit);
+    assert_eq!(lowered, "fgpu/memory=8Gi NVIDIA_GPU_MEMORY_LIMIT=4096");
+    assert_eq!(text(r#"{"fgpu/memory":"2Gi"}"#, limit), "fgpu/memory=2Gi");
+}

@@ -13,12 +13,14 @@
 //! | | `nvidia.com/gpumem`, `volcano.sh/vgpu-memory` | MiB | `memory` of each |
 //! | | `…/gpumem-percentage`, `…/vgpu-memory-percentage` | 1 to 100 | share of each one's memory; all of it if nothing is said |
 //! | | `…/gpucores`, `…/vgpu-cores` | 0 to 100 | `cores`; 0 or nothing: no share of them; 100: the GPU alone |
-//! | | `…/vgpu-mode` | `hami-core`, `mig` | `isolation` |
+//! | | `…/vgpu-mode` | `hami-core`, `mig`; in HAMi's both, with a comma between | `isolation` |
 //! | | `nvidia.com/use-gputype`, `nouse-gputype` | models | `model` |
 //! | `hami` | `nvidia.com/use-gpuuuid`, `nouse-gpuuuid` | UUIDs | `device` |
-//! | | `hami.io/gpu-scheduler-policy` | `binpack`, `spread`, `topology-aware`, `mutex` | `policy` |
+//! | `volcano` | `volcano.sh/vgpu-use-gpuuuid`, `vgpu-nouse-gpuuuid` | UUIDs | `device` |
+//! | `hami` | `hami.io/gpu-scheduler-policy` | `binpack`, `spread`, `topology-aware`, `numa`, `mutex`, with commas between | `policy` |
 //! | `backend.ai` | `cuda.shares` | `units-per-gpu`, else GPUs | `units` |
 //! | | `cuda.device` | GPUs | `count` |
+//! | `nvidia` | the variable `NVIDIA_GPU_MEMORY_LIMIT` of the environment | MiB | no more than that of each GPU |
 //!
 //! *No share of the cores* is what our own `memory` is without `cores`: none is booked, and the container has
 //! what others leave. Those systems neither limit nor count compute there, either. Where a number of GPUs may
@@ -30,7 +32,9 @@
 //! limits, which no runtime sees.
 //!
 //! Sources: KAI-Scheduler `pkg/common/constants` and its GPU request validator; HAMi `docs/config.md` and
-//! `pkg/device/nvidia`; Volcano `pkg/scheduler/api/devices/nvidia/vgpu`; Backend.AI "Resource Management".
+//! `pkg/device/nvidia` and `pkg/scheduler/policy` of August 2026; Volcano
+//! `pkg/scheduler/api/devices/nvidia/vgpu` of the same month; Backend.AI "Resource Management";
+//! kai-gpu-fractioning `fractiond/internal/injection`, which writes the variable that NVIDIA's toolkit reads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +47,7 @@ use crate::{Code, Error, escape_for_display};
 mod backend_ai;
 mod hami;
 mod kai;
+mod nvidia;
 
 /// Another system whose words a node can understand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,11 +60,13 @@ pub enum Vocabulary {
     Volcano,
     /// Backend.AI.
     BackendAi,
+    /// NVIDIA's Container Toolkit, which reads a variable of the environment.
+    Nvidia,
 }
 
 impl Vocabulary {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Kai, Self::Hami, Self::Volcano, Self::BackendAi];
+    pub const ALL: [Self; 5] = [Self::Kai, Self::Hami, Self::Volcano, Self::BackendAi, Self::Nvidia];
 
     /// The annotations that it knows, in full.
     pub fn keys(self) -> &'static [&'static str] {
@@ -68,7 +75,13 @@ impl Vocabulary {
             Self::Hami => hami::HAMI.keys,
             Self::Volcano => hami::VOLCANO.keys,
             Self::BackendAi => backend_ai::KEYS,
+            Self::Nvidia => &[],
         }
+    }
+
+    /// The variables of the environment that it knows.
+    pub fn variables(self) -> &'static [&'static str] {
+        if self == Self::Nvidia { &[nvidia::LIMIT] } else { &[] }
     }
 }
 
@@ -92,12 +105,20 @@ impl Vocabulary {
             Self::Hami => {
                 "`gpu`: GPUs. `gpumem`: MiB of each; `gpumem-percentage`: 1 to 100; neither: all of it. `gpucores`: percent of \
                  the SM time; 0 or nothing: no share of it; 100, or whole GPUs: for this container alone. `vgpu-mode`: \
-                 `hami-core` is the quota tier, `mig` a MIG device. `use-` and `nouse-`: what may serve it and what not. \
-                 `gpu-scheduler-policy`: `binpack`, `spread`, `topology-aware` (pack), `mutex` (exclusive)."
+                 `hami-core` is the quota tier, `mig` a MIG device, both either. `use-` and `nouse-`: what may serve it and what \
+                 not. `gpu-scheduler-policy`: `mutex` (exclusive), or the first of `binpack` (pack) and `spread`; \
+                 `topology-aware` and `numa` are what fgpu does in any case. `nvidia.com/priority` and `nvidia.com/numa-bind` \
+                 are not understood."
             }
             Self::Volcano => "As HAMi's: `vgpu-number` is its `gpu`.",
             Self::BackendAi => {
                 "`cuda.shares`: units of `units-per-gpu`, or GPUs where the node has no unit. `cuda.device`: whole GPUs."
+            }
+            Self::Nvidia => {
+                "`NVIDIA_GPU_MEMORY_LIMIT`, a variable of the environment, also of the image's: MiB. Of each GPU the container gets \
+                 no more memory than that. It lowers what the container asks for in fgpu's or another system's words and asks \
+                 for nothing by itself; it changes neither a MIG profile that is named, nor a share that a pod's containers \
+                 have together, nor a claim."
             }
         }
     }
@@ -110,6 +131,7 @@ impl fmt::Display for Vocabulary {
             Self::Hami => "hami",
             Self::Volcano => "volcano",
             Self::BackendAi => "backend.ai",
+            Self::Nvidia => "nvidia",
         })
     }
 }
@@ -169,6 +191,7 @@ impl Translation {
                 Vocabulary::Hami => hami::translate(&words, &hami::HAMI, &mut translation)?,
                 Vocabulary::Volcano => hami::translate(&words, &hami::VOLCANO, &mut translation)?,
                 Vocabulary::BackendAi => backend_ai::translate(&words, &mut translation)?,
+                Vocabulary::Nvidia => {}
             }
         }
         Ok(translation)

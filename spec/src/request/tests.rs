@@ -339,6 +339,7 @@ mod tables {
             let memory = match request.memory {
                 MemoryAsk::Bytes(bytes) => (Some(bytes), None),
                 MemoryAsk::Ppm(ppm) => (None, Some(ppm)),
+                MemoryAsk::PpmAtMost(..) => panic!("{name}: no annotation says that"),
             };
             assert_eq!(Some(request.count), row.count, "{name}");
             assert_eq!(memory, (row.memory, row.memory_ppm), "{name}");

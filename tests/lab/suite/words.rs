@@ -9,6 +9,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::both("words::other_systems_annotations_ask", other_systems_annotations_ask),
     Test::both("words::without_opting_in_nobody_listens", without_opting_in_nobody_listens),
     Test::both("words::the_environment_asks", the_environment_asks),
+    Test::both("words::nvidias_variable_lowers_a_share", nvidias_variable_lowers_a_share),
 ];
 
 fn busybox(front_end: FrontEnd) -> Run {
@@ -75,4 +76,18 @@ fn the_environment_asks(front_end: FrontEnd) {
     node::wait_until_free();
     let refused = busybox(front_end).options(["--env", "FGPU_FRACTON=0.25"]).command(["true"]).run();
     assert!(refused.refused().contains("fgpu: invalid-request: fgpu/fracton"), "{}", refused.story());
+}
+
+/// `NVIDIA_GPU_MEMORY_LIMIT`, in MiB: what is left is free for others, and the SM time stays.
+fn nvidias_variable_lowers_a_share(front_end: FrontEnd) {
+    let _configured = node::configure("aliases = [\"nvidia\"]");
+    let limited = |run: Run| run.options(["--env", "NVIDIA_GPU_MEMORY_LIMIT=1024"]);
+    let container =
+        limited(busybox(front_end).annotation("fgpu/fraction", "0.25")).command(["sleep", "1000"]).start();
+    assert_eq!(granted(), (1024 << 20, 250_000));
+    container.remove();
+    node::wait_until_free();
+    let silent = limited(busybox(front_end)).command(["ls", "/run"]).run();
+    assert!(!silent.ok().contains("fgpu"), "{}", silent.story());
+    assert!(node::leases().is_empty());
 }

@@ -13,6 +13,8 @@ pub(super) struct Names {
     memory_percent: &'static str,
     cores: &'static str,
     mode: &'static str,
+    /// What may serve and what not, by UUID.
+    devices: (&'static str, &'static str),
     /// All of them, and the filters.
     pub(super) keys: &'static [&'static str],
 }
@@ -22,6 +24,8 @@ const NOT_MODEL: &str = "nvidia.com/nouse-gputype";
 const USE_DEVICE: &str = "nvidia.com/use-gpuuuid";
 const NOT_DEVICE: &str = "nvidia.com/nouse-gpuuuid";
 const POLICY: &str = "hami.io/gpu-scheduler-policy";
+const VOLCANO_USE_DEVICE: &str = "volcano.sh/vgpu-use-gpuuuid";
+const VOLCANO_NOT_DEVICE: &str = "volcano.sh/vgpu-nouse-gpuuuid";
 
 /// HAMi's own.
 pub(super) const HAMI: Names = Names {
@@ -30,6 +34,7 @@ pub(super) const HAMI: Names = Names {
     memory_percent: "nvidia.com/gpumem-percentage",
     cores: "nvidia.com/gpucores",
     mode: "nvidia.com/vgpu-mode",
+    devices: (USE_DEVICE, NOT_DEVICE),
     keys: &[
         "nvidia.com/gpu",
         "nvidia.com/gpumem",
@@ -51,6 +56,7 @@ pub(super) const VOLCANO: Names = Names {
     memory_percent: "volcano.sh/vgpu-memory-percentage",
     cores: "volcano.sh/vgpu-cores",
     mode: "volcano.sh/vgpu-mode",
+    devices: (VOLCANO_USE_DEVICE, VOLCANO_NOT_DEVICE),
     keys: &[
         "volcano.sh/vgpu-number",
         "volcano.sh/vgpu-memory",
@@ -59,6 +65,8 @@ pub(super) const VOLCANO: Names = Names {
         "volcano.sh/vgpu-mode",
         USE_MODEL,
         NOT_MODEL,
+        VOLCANO_USE_DEVICE,
+        VOLCANO_NOT_DEVICE,
     ],
 };
 
@@ -68,18 +76,15 @@ pub(super) fn translate(
     translation: &mut Translation,
 ) -> Result<(), Error> {
     amount(words, names, translation)?;
-    let mode = words.get(names.mode, |text| choice(text, &[("hami-core", "quota"), ("mig", "mig")]))?;
-    if let Some((value, written)) = mode {
+    if let Some((value, written)) = words.get(names.mode, mode)? {
         translation.put(Key::Isolation, value, &written)?;
     }
-    if names.keys.contains(&POLICY) {
-        let policies =
-            [("binpack", "pack"), ("spread", "spread"), ("topology-aware", "pack"), ("mutex", "exclusive")];
-        if let Some((value, written)) = words.get(POLICY, |text| choice(text, &policies))? {
-            translation.put(Key::Policy, value, &written)?;
-        }
-        filter(words, (USE_DEVICE, NOT_DEVICE), Key::Device, device, translation)?;
+    if names.keys.contains(&POLICY)
+        && let Some((value, written)) = words.get(POLICY, policy)?
+    {
+        translation.put(Key::Policy, value, &written)?;
     }
+    filter(words, names.devices, Key::Device, device, translation)?;
     filter(words, (USE_MODEL, NOT_MODEL), Key::Model, model, translation)
 }
 
@@ -116,9 +121,34 @@ fn amount(words: &Words<'_>, names: &Names, translation: &mut Translation) -> Re
     Ok(())
 }
 
-/// One of their words in ours.
-fn choice(text: &str, words: &[(&str, &str)]) -> Result<String, Reason> {
-    words.iter().find(|(theirs, _)| *theirs == text).map(|(_, ours)| (*ours).to_owned()).ok_or_else(|| {
+/// The tier; of several modes any will do.
+fn mode(text: &str) -> Result<String, Reason> {
+    let modes = choices(text, &[("hami-core", "quota"), ("mig", "mig")])?;
+    let one = modes.iter().all(|mode| *mode == modes[0]);
+    Ok(if one { modes[0] } else { "auto" }.to_owned())
+}
+
+/// How GPUs are chosen. `mutex` decides which GPUs may serve, whatever the others say of their order.
+fn policy(text: &str) -> Result<String, Reason> {
+    let policies = choices(
+        text,
+        &[
+            ("binpack", "pack"),
+            ("spread", "spread"),
+            ("topology-aware", ""),
+            ("numa", ""),
+            ("mutex", "exclusive"),
+        ],
+    )?;
+    let alone = policies.iter().find(|policy| **policy == "exclusive");
+    let first = alone.or_else(|| policies.iter().find(|policy| !policy.is_empty()));
+    Ok(first.copied().unwrap_or("pack").to_owned())
+}
+
+/// Their words in ours, at least one.
+fn choices<'a>(text: &str, words: &[(&str, &'a str)]) -> Result<Vec<&'a str>, Reason> {
+    let ours = |one: &str| words.iter().find(|(theirs, _)| *theirs == one.trim()).map(|(_, ours)| *ours);
+    text.split(',').map(ours).collect::<Option<_>>().ok_or_else(|| {
         let theirs: Vec<_> = words.iter().map(|(theirs, _)| *theirs).collect();
         format!("is not one of the words that are understood here; write {}", theirs.join(", "))
     })

@@ -160,15 +160,28 @@ fn filters_policies_and_modes() {
     let model = Filter { any: vec!["nvidia l4".into(), "a10".into()], not: vec!["tesla t4".into()] };
     assert_eq!((request.model, request.policy, request.isolation), (model, Policy::Pack, Isolation::Quota));
     assert!(request.text.contains("nvidia.com/nouse-gputype=\"Tesla T4\""), "{}", request.text);
-    for (theirs, ours) in
-        [("spread", Policy::Spread), ("topology-aware", Policy::Pack), ("mutex", Policy::Exclusive)]
-    {
+    for (theirs, ours) in [
+        ("spread", Policy::Spread),
+        ("topology-aware", Policy::Pack),
+        ("numa", Policy::Pack),
+        ("mutex", Policy::Exclusive),
+        ("numa, spread,binpack", Policy::Spread),
+        ("spread,mutex", Policy::Exclusive),
+    ] {
         let pairs = [("nvidia.com/gpumem", "1000"), ("hami.io/gpu-scheduler-policy", theirs)];
         assert_eq!(valid(&pairs).policy, ours, "{theirs}");
     }
     let mig = valid(&[("volcano.sh/vgpu-memory", "1000"), ("volcano.sh/vgpu-mode", "mig")]);
     assert_eq!((mig.isolation, mig.mig.as_deref(), mig.cores_ppm), (Isolation::Mig, Some("auto"), 0));
     assert_eq!(mig.compute, Compute::Cap, "a slice has its cores");
+    let either = valid(&[("nvidia.com/gpumem", "1000"), ("nvidia.com/vgpu-mode", "hami-core,mig")]);
+    assert_eq!((either.isolation, either.mig), (Isolation::Auto, None));
+    let volcano = valid(&[
+        ("volcano.sh/vgpu-memory", "1000"),
+        ("volcano.sh/vgpu-use-gpuuuid", A),
+        ("volcano.sh/vgpu-nouse-gpuuuid", B),
+    ]);
+    assert_eq!(volcano.device, Filter { any: vec![A.into()], not: vec![B.into()] });
 }
 
 #[test]
@@ -285,10 +298,11 @@ fn values_out_of_their_grammar_name_their_key() {
         ("nvidia.com/gpumem", &["3k", "3000m", "-3000"]),
         ("nvidia.com/gpumem-percentage", &["0", "101", "50%"]),
         ("nvidia.com/gpucores", &["101", "30%", ""]),
-        ("nvidia.com/vgpu-mode", &["mps", ""]),
+        ("nvidia.com/vgpu-mode", &["mps", "", "hami-core,mps", "mig,"]),
+        ("volcano.sh/vgpu-use-gpuuuid", &["0", ""]),
         ("nvidia.com/use-gpuuuid", &["0", "GPU-1", "MIG-5a6f1d9e-0c2b-4e7a-9b3f-1d2c3b4a5f60", ",", ""]),
         ("nvidia.com/nouse-gputype", &["!A100", "NVIDIA-", "A\n100"]),
-        ("hami.io/gpu-scheduler-policy", &["pack", "Spread"]),
+        ("hami.io/gpu-scheduler-policy", &["pack", "Spread", "spread,", "numa;spread"]),
         ("volcano.sh/vgpu-number", &["two"]),
         ("volcano.sh/vgpu-cores", &["1e2"]),
         ("cuda.shares", &["", "-1", "half", "0.1234567", "1.5"]),
@@ -348,7 +362,7 @@ fn names() {
     }
     assert_eq!(
         "runai".parse::<Vocabulary>().unwrap_err(),
-        "runai is no vocabulary; there are kai, hami, volcano, backend.ai"
+        "runai is no vocabulary; there are kai, hami, volcano, backend.ai, nvidia"
     );
 }
 

@@ -51,6 +51,7 @@ proptest! {
                 match request.memory {
                     MemoryAsk::Ppm(ppm) => prop_assert!((1..=WHOLE).contains(&ppm)),
                     MemoryAsk::Bytes(bytes) => prop_assert!(slice || bytes >= 1 << 20),
+                    MemoryAsk::PpmAtMost(..) => prop_assert!(false, "no annotation says that"),
                 }
                 prop_assert!(slice || request.cores_ppm > 0 || request.compute != Compute::Cap);
                 prop_assert!(request.text.bytes().all(|byte| matches!(byte, b' '..=b'~')));
