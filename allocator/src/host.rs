@@ -135,15 +135,32 @@ impl Host {
         {
             return Ok(false);
         }
-        if self.cgroup.join(path).try_exists()? {
-            return Ok(true);
-        }
-        for tree in fs::read_dir(&self.cgroup)? {
-            if tree?.path().join(path).try_exists()? {
+        for tree in self.trees()? {
+            if tree.join(path).try_exists()? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// The folders that a cgroup's path counts from: the mount itself, and in v1 each controller's.
+    fn trees(&self) -> io::Result<Vec<PathBuf>> {
+        let mut trees = vec![self.cgroup.clone()];
+        if self.cgroup.join("cgroup.controllers").exists() {
+            return Ok(trees);
+        }
+        let entries = match fs::read_dir(&self.cgroup) {
+            Err(error) if is_gone(&error) => return Ok(trees),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            // Combined controllers (cpu → cpu,cpuacct) are links to a tree that is there anyway.
+            if entry.file_type()?.is_dir() {
+                trees.push(entry.path());
+            }
+        }
+        Ok(trees)
     }
 
     /// Whether a process is left in the cgroup or below it. In v1 every controller has a tree of its own, and
@@ -158,20 +175,8 @@ impl Host {
         {
             return Ok(false);
         }
-        if populated(&self.cgroup.join(path), CGROUP_DEPTH)? {
-            return Ok(true);
-        }
-        if self.cgroup.join("cgroup.controllers").exists() {
-            return Ok(false);
-        }
-        let trees = match fs::read_dir(&self.cgroup) {
-            Err(error) if is_gone(&error) => return Ok(false),
-            trees => trees?,
-        };
-        for tree in trees {
-            let tree = tree?;
-            // Combined controllers (cpu → cpu,cpuacct) are links to a tree that is visited anyway.
-            if tree.file_type()?.is_dir() && populated(&tree.path().join(path), CGROUP_DEPTH)? {
+        for tree in self.trees()? {
+            if populated(&tree.join(path), CGROUP_DEPTH)? {
                 return Ok(true);
             }
         }
@@ -280,6 +285,24 @@ mod tests {
         assert!(host.cgroup_has_process("/full").unwrap());
         assert!(!host.cgroup_has_process("empty").unwrap());
         assert!(!host.cgroup_has_process("/gone/too").unwrap());
+    }
+
+    /// A file beside the folders, as v2 has many at its root, is no reason not to know it.
+    #[test]
+    fn a_cgroup_is_there_or_not() {
+        for files in [
+            &[
+                ("cgroup.controllers", "cpu"),
+                ("cpu.stat", ""),
+                ("kubepods.slice/pod1.slice/cgroup.procs", ""),
+            ][..],
+            &[("a file", ""), ("memory/kubepods.slice/pod1.slice/cgroup.procs", "")],
+        ] {
+            let (_root, host) = host(files);
+            assert!(host.has_cgroup("/kubepods.slice/pod1.slice").unwrap(), "{files:?}");
+            assert!(!host.has_cgroup("/kubepods.slice/pod2.slice").unwrap(), "{files:?}");
+            assert!(!host.has_cgroup("/").unwrap() && !host.has_cgroup("../kubepods.slice").unwrap());
+        }
     }
 
     #[test]
