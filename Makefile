@@ -10,6 +10,7 @@
 # make lint, make unit, make packages package-tests, make lab LAB=FILTER, make cluster-core: the parts of make test
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
 # make cluster  pods and claims in a real Kubernetes (root; needs Go; builds Kubernetes once, in seven minutes)
+# make cluster-vm      its core over cgroup v2 and systemd, on a virtual machine
 # make cluster-bench   its measurements
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make frameworks   PyTorch and the tools that show GPUs, over the simulated driver (root; downloads 3.1 GB)
@@ -59,7 +60,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests cluster-bench test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests cluster-vm cluster-bench test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -212,6 +213,12 @@ cluster: dra
 	cp target/packages/dra/*.deb .lab/cluster/image
 	install -m 0755 $(DRA) .lab/cluster/image
 	$(MAKE) cluster-tests
+	[ -n "$(LAB)" ] || $(MAKE) cluster-vm
+
+# The core under a kubelet with systemd and cgroup v2, on a virtual machine that QEMU interprets: ten minutes.
+cluster-vm:
+	$(MAKE) cluster-tests LAB=forky-vm::annotations::a_pod_sees
+	$(MAKE) cluster-tests LAB=forky-vm::dra::
 
 # Measurements for BENCHMARKS.md.
 cluster-bench:

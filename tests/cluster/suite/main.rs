@@ -17,15 +17,16 @@ mod offers;
 mod pods;
 
 fn main() -> ExitCode {
-    let environments = [Engine::Containerd, Engine::Crio].map(|engine| Environment {
-        suite: "forky",
-        cgroup: "v1",
-        fgpu: Fgpu::Cluster(engine),
-    });
-    // Measurements run when they are asked for.
-    let mut words = std::env::args();
-    let is_asked = words.any(|word| word == INSIDE || word.contains("bench::"));
-    let bench = if is_asked { bench::TESTS } else { &[] };
+    let asks = |what: &str| std::env::args().any(|word| word == INSIDE || word.contains(what));
+    let cluster = |engine| Environment { suite: "forky", cgroup: "v1", fgpu: Fgpu::Cluster(engine) };
+    let machine = Environment { suite: "forky", cgroup: "v2", fgpu: Fgpu::Machine };
+    let mut environments = vec![cluster(Engine::Containerd), cluster(Engine::Crio)];
+    // A machine of its own is many times slower, so it is entered when its name is asked for.
+    if asks(&machine.to_string()) {
+        environments.push(machine);
+    }
+    // Measurements run when they are asked for, too.
+    let bench = if asks("bench::") { bench::TESTS } else { &[] };
     suite::main(
         &[
             pods::TESTS,

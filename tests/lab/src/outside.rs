@@ -37,6 +37,19 @@ pub enum Fgpu {
     Frameworks,
     /// It is installed and configured, and there are the programs of a Kubernetes cluster: tests/cluster.
     Cluster(Engine),
+    /// As `Cluster` with containerd, on a virtual machine with systemd: tests/cluster/vm.
+    Machine,
+}
+
+impl Fgpu {
+    /// The engine of the cluster's node, if there is a cluster.
+    const fn engine(self) -> Option<Engine> {
+        match self {
+            Fgpu::Cluster(engine) => Some(engine),
+            Fgpu::Machine => Some(Engine::Containerd),
+            _ => None,
+        }
+    }
 }
 
 /// The container engine of a cluster's node, by the name of its program.
@@ -87,6 +100,7 @@ impl fmt::Display for Environment {
             Fgpu::Packages => write!(f, "{}-packages", self.suite),
             Fgpu::Frameworks => write!(f, "{}-frameworks", self.suite),
             Fgpu::Cluster(engine) => write!(f, "{}-{}", self.suite, engine.name()),
+            Fgpu::Machine => write!(f, "{}-vm", self.suite),
         }
     }
 }
@@ -111,7 +125,7 @@ pub fn make<'a>(environments: impl Iterator<Item = &'a Environment>) -> Result<(
         if environment.fgpu == Fgpu::Frameworks {
             run("frameworks/fetch", &[])?;
         }
-        if matches!(environment.fgpu, Fgpu::Cluster(_)) {
+        if environment.fgpu.engine().is_some() {
             run("../cluster/build", &[])?;
         }
     }
@@ -208,7 +222,8 @@ impl Visit {
     fn begin(environment: Environment) -> Result<Self, String> {
         let fail = |error: &dyn fmt::Display| format!("cannot enter {environment}: {error}");
         let program = std::env::current_exe().map_err(|error| fail(&error))?;
-        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/enter"));
+        let enter = if environment.fgpu == Fgpu::Machine { "../cluster/vm" } else { "enter" };
+        let mut command = Command::new(format!("{}/{enter}", env!("CARGO_MANIFEST_DIR")));
         command.args([environment.suite, environment.cgroup]);
         if environment.fgpu == Fgpu::Packages {
             let packages = std::env::var_os("FGPU_PACKAGES")
@@ -222,7 +237,7 @@ impl Visit {
             command.arg("--bind").arg(lab.join("frameworks")).arg(FRAMEWORKS);
         }
         let mut variables = Vec::new();
-        if let Fgpu::Cluster(engine) = environment.fgpu {
+        if let Some(engine) = environment.fgpu.engine() {
             variables.push(format!("{}={}", Engine::VARIABLE, engine.name()));
             let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../cluster/inside");
             command
