@@ -38,11 +38,16 @@ pub(crate) fn fgpu_run(ask: &[&str], command: &[&str]) -> Output {
     run(words(ask, command))
 }
 
-/// A run that lasts until its standard input ends.
-fn start(command: &[&str]) -> Child {
+/// A run that lasts until its standard input ends, to be spawned.
+fn started(command: &[&str]) -> Command {
     let words = words(&["-p", "0.5"], command);
     let mut child = Command::new(words[0]);
-    child.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("unshare is there")
+    child.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null());
+    child
+}
+
+fn start(command: &[&str]) -> Child {
+    started(command).spawn().expect("unshare is there")
 }
 
 /// The pid of `fgpu run`, after its command has begun: before, its child looks like itself.
@@ -106,12 +111,20 @@ fn it_ends_as_the_command_does() {
 
 /// The share is back with the next reconcile; the command's end would be lost for ever.
 fn it_ends_so_even_if_the_share_stays() {
-    let file = "/run/fgpu/allocations.json";
-    let damage = format!("cp {file} /tmp/whole && echo damaged > {file} && exit 7");
-    let output = fgpu_run(&["-p", "0.5"], &["sh", "-c", &damage]);
-    assert_eq!(output.status, 7, "{}", output.story());
-    assert!(output.stderr.contains("the share is not given back until fgpu gc"), "{}", output.story());
-    run(["cp", "/tmp/whole", file]).ok();
+    let [file, whole] = ["/run/fgpu/allocations.json", "/tmp/whole"];
+    let mut child =
+        started(&["sh", "-c", "cat; exit 7"]).stderr(Stdio::piped()).spawn().expect("unshare is there");
+    wait_until("its lease", || node::leases().len() == 1);
+    // From here to its end the run does not write to the file.
+    node::wait_until_recorded();
+    run(["cp", file, whole]).ok();
+    std::fs::write(file, "damaged").expect("root may write it");
+    drop(child.stdin.take());
+    let output = child.wait_with_output().expect("it is a child");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{stderr}");
+    assert!(stderr.contains("the share is not given back until fgpu gc"), "{stderr}");
+    run(["cp", whole, file]).ok();
     run(["fgpu", "gc"]).ok();
     assert_eq!(node::leases(), []);
 }
