@@ -11,6 +11,7 @@
 # make upgrade-test OLD=COMMIT   upgrades from that commit's package with containers running, and back (root)
 # make cluster  pods and claims in a real Kubernetes (root; needs Go; builds Kubernetes once, in seven minutes)
 # make cluster-vm      its core over cgroup v2 and systemd, on a virtual machine
+# make cluster-skew OLD=COMMIT   that commit's package beside this one's chart, and the other way round
 # make cluster-bench   its measurements
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make frameworks   PyTorch and the tools that show GPUs, over the simulated driver (root; downloads 3.1 GB)
@@ -60,7 +61,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests cluster-vm cluster-bench test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests cluster-vm cluster-skew cluster-bench test frameworks demo bench replay gpu-kit clean
 
 all: host quota
 
@@ -219,6 +220,11 @@ cluster: dra
 cluster-vm:
 	$(MAKE) cluster-tests LAB=forky-vm::annotations::a_pod_sees
 	$(MAKE) cluster-tests LAB=forky-vm::dra::
+
+# Two versions on one node; OLD has a Makefile with `image`.
+cluster-skew:
+	packaging/previous --image $(OLD)
+	$(MAKE) cluster LAB=skew::
 
 # Measurements for BENCHMARKS.md.
 cluster-bench:

@@ -25,7 +25,7 @@ fn classes() -> &'static [Option<&'static str>] {
 }
 
 /// A pod of one container that runs a line of shell with a fraction of a GPU.
-fn pod(name: &str, class: Option<&str>, fraction: &str, script: &str) -> String {
+pub(crate) fn pod(name: &str, class: Option<&str>, fraction: &str, script: &str) -> String {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "annotations": {"fgpu/fraction": fraction}},

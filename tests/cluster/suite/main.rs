@@ -15,6 +15,7 @@ mod kills;
 mod nodes;
 mod offers;
 mod pods;
+mod skew;
 
 fn main() -> ExitCode {
     let asks = |what: &str| std::env::args().any(|word| word == INSIDE || word.contains(what));
@@ -25,8 +26,9 @@ fn main() -> ExitCode {
     if asks(&machine.to_string()) {
         environments.push(machine);
     }
-    // Measurements run when they are asked for, too.
+    // Measurements run when they are asked for, too, and so does what needs another commit's programs.
     let bench = if asks("bench::") { bench::TESTS } else { &[] };
+    let skew = if asks("skew::") { skew::TESTS } else { &[] };
     suite::main(
         &[
             pods::TESTS,
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             kills::TESTS,
             nodes::TESTS,
             bench,
+            skew,
         ]
         .concat(),
         &environments,
