@@ -1,5 +1,5 @@
 //! The record of who held which GPU, when and how much: a line in `<log-dir>/events.jsonl` and an entry in
-//! systemd's journal for every grant, end of a grant, resize and refusal.
+//! systemd's journal for every grant, end of a grant, resize and refusal, and a count of each for `fgpu metrics`.
 //!
 //! It is written between a container's create and its answer, by whichever program did the thing. So nothing
 //! here waits or fails: a disk that is full, a directory that cannot be written and a journal that does not
@@ -8,6 +8,7 @@
 //!
 //! docs/json.md has the fields. What a field means never changes within a [`SCHEMA`]; new ones may come.
 
+pub mod counters;
 mod file;
 pub(crate) mod journal;
 mod read;
@@ -19,6 +20,7 @@ use fgpu_allocator::{Change, Key, Lease, Observer};
 use fgpu_spec::Error;
 
 use crate::config::Config;
+use counters::Counters;
 use file::Log;
 pub use read::Lines;
 use record::Record;
@@ -35,16 +37,17 @@ pub(crate) const JOURNAL: &str = "/run/systemd/journal/socket";
 pub struct Events {
     log: Log,
     journal: PathBuf,
+    counters: Counters,
 }
 
 impl Events {
     /// The record that the node's configuration names.
     pub fn of(config: &Config) -> Self {
-        Self::at(&config.log_dir, Path::new(JOURNAL))
+        Self::at(&config.log_dir, Path::new(JOURNAL), &config.state_dir)
     }
 
-    fn at(directory: &Path, journal: &Path) -> Self {
-        Self { log: Log::new(directory), journal: journal.to_owned() }
+    fn at(directory: &Path, journal: &Path, state_dir: &Path) -> Self {
+        Self { log: Log::new(directory), journal: journal.to_owned(), counters: Counters::of(state_dir) }
     }
 
     /// Records that a container was refused a share. `container` is `None` if it was not known yet which it
@@ -65,6 +68,7 @@ impl Events {
         tracing::info!("{}", record.message());
         let _ = journal::send(&self.journal, record);
         let _ = self.log.append(&record.line());
+        let _ = self.counters.add(record.event, record.code);
     }
 }
 

@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
+use fgpu_spec::Code;
+
 use super::record::{Kind, Record, SCHEMA};
 
 /// Sends an entry.
@@ -77,7 +79,7 @@ fn entry(record: &Record<'_>) -> Vec<u8> {
         ("CONTAINER_ID_FULL", record.container),
         ("FGPU_OWNER", record.owner),
         ("FGPU_REQUEST", record.request),
-        ("FGPU_CODE", record.code),
+        ("FGPU_CODE", record.code.map(Code::as_str)),
     ];
     for (key, value) in named {
         if let Some(value) = value {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fgpu_allocator::{Change, Key, Lease};
-use fgpu_spec::{Error, GrantedGpu, Nonce, Tier, escape_for_display};
+use fgpu_spec::{Code, Error, GrantedGpu, Nonce, Tier, escape_for_display};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The version of the records' format.
 pub const SCHEMA: u32 = 1;
@@ -90,7 +90,8 @@ pub(super) struct Record<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     held_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) code: Option<&'static str>,
+    #[serde(serialize_with = "as_text")]
+    pub(super) code: Option<Code>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
     /// Bytes in use of each of `gpus`, and whether that ended the container.
@@ -120,7 +121,7 @@ impl<'a> Record<'a> {
     /// A container that did not get what it asked for.
     pub(super) fn refused(container: Option<&'a Key>, error: &'a Error) -> Self {
         Self {
-            code: Some(error.code.as_str()),
+            code: Some(error.code),
             message: Some(clip(&error.message)),
             ..Self::new(Kind::Refused, container)
         }
@@ -189,7 +190,8 @@ impl<'a> Record<'a> {
             Kind::Reconciled => format!("{who} is gone, freed {}", shares(self.gpus)),
             Kind::Lost => "a grant was given up in a rebuild".to_owned(),
             Kind::Refused => {
-                let (code, message) = (self.code.unwrap_or_default(), self.message.unwrap_or_default());
+                let code = self.code.map(Code::as_str).unwrap_or_default();
+                let message = self.message.unwrap_or_default();
                 format!("{who} is refused: {code}: {message}")
             }
             Kind::Exceeded => {
@@ -204,6 +206,10 @@ impl<'a> Record<'a> {
             None => what,
         }
     }
+}
+
+fn as_text<S: Serializer>(code: &Option<Code>, serializer: S) -> Result<S::Ok, S::Error> {
+    code.map(Code::as_str).serialize(serializer)
 }
 
 fn shares(gpus: &[GrantedGpu]) -> String {

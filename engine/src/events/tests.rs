@@ -38,7 +38,7 @@ fn lease(id: &str) -> Lease {
 #[test]
 fn the_lines_are_those_of_the_documented_schema() {
     let folder = tempfile::tempdir().unwrap();
-    let events = Events::at(folder.path(), Path::new("/nonexistent"));
+    let events = Events::at(folder.path(), Path::new("/nonexistent"), Path::new("/nonexistent"));
     let (before, mut after) = (lease("web"), lease("web"));
     after.grant.gpus[0].memory = 10 << 30;
     after.owner = None;
@@ -94,7 +94,7 @@ fn the_lines_are_those_of_the_documented_schema() {
 #[test]
 fn a_line_stays_short_whatever_a_container_is_called() {
     let folder = tempfile::tempdir().unwrap();
-    let events = Events::at(folder.path(), Path::new("/nonexistent"));
+    let events = Events::at(folder.path(), Path::new("/nonexistent"), Path::new("/nonexistent"));
     let mut long = lease(&"ä\n\u{1b}".repeat(100_000));
     long.request = "\"".repeat(100_000);
     events.observe(Change::Granted(&long));
@@ -114,15 +114,15 @@ fn a_failed_write_of_the_record_fails_no_container() {
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     for directory in [&file, &file.join("below"), &folder.path().join("no/parent")] {
-        Events::at(directory, directory).observe(Change::Granted(&lease("web")));
+        Events::at(directory, directory, directory).observe(Change::Granted(&lease("web")));
     }
     // Nor is it written to where a link leads, and a pipe without a reader is not waited for.
     let target = folder.path().join("target");
     std::os::unix::fs::symlink(&target, folder.path().join(FILE)).unwrap();
-    Events::at(folder.path(), &file).observe(Change::Granted(&lease("web")));
+    Events::at(folder.path(), &file, &file).observe(Change::Granted(&lease("web")));
     assert!(!target.exists());
     std::fs::remove_file(folder.path().join(FILE)).unwrap();
     nix::unistd::mkfifo(&folder.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    Events::at(folder.path(), &file).observe(Change::Granted(&lease("web")));
+    Events::at(folder.path(), &file, &file).observe(Change::Granted(&lease("web")));
     assert_eq!(std::fs::read(&file).unwrap(), b"");
 }
