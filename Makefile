@@ -16,6 +16,7 @@
 # make deny     licences, sources and advisories of the dependencies (DENY='licenses bans sources' without the network)
 # make frameworks   PyTorch and the tools that show GPUs, over the simulated driver (root; downloads 3.1 GB)
 # make bench    measurements for BENCHMARKS.md (root)
+# make pictures the pictures of docs/metrics.md, from a Prometheus in the lab (root)
 # make replay   TRACE=FOLDER: a public trace through our placement, against the published rate (tests/replay/README.md)
 # make gpu-kit  what tests/gpu/run needs on a machine with a GPU, in .lab/gpu-kit
 
@@ -61,7 +62,7 @@ GENERATED := target/generated
 PREPARE := @packaging/prepare
 PART     = @printf '\n== make test: %s\n' "$(1)"; $(MAKE) --no-print-directory
 
-.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests cluster-vm cluster-skew cluster-bench test frameworks demo bench replay gpu-kit clean
+.PHONY: prepared all host quota generated simulated install packages package-tests reproduce upgrade-test docs lab-tree lint deny unit lab dra dra-packages image cluster cluster-core cluster-tests cluster-vm cluster-skew cluster-bench test frameworks demo pictures bench replay gpu-kit clean
 
 all: host quota
 
@@ -94,6 +95,8 @@ install: all generated
 	install -m 0644 quota/target/release/libfgpu_nvml.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-nvml.so
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system packaging/systemd/*
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/*
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/fgpu/prometheus packaging/prometheus/*
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/fgpu/grafana packaging/grafana/*
 	cp -R $(GENERATED)/share $(DESTDIR)$(PREFIX)
 ifeq ($(PREFIX),/usr)
 	# These name /usr/bin/fgpu-hook, and the engines read this directory only. Elsewhere: `fgpu setup podman|crio`.
@@ -250,6 +253,12 @@ demo:
 	$(PREPARE) demo
 	$(MAKE) lab-tree
 	tests/lab/demo
+
+# docs/images/metrics*.svg, from a real Prometheus.
+pictures:
+	$(PREPARE) demo
+	$(MAKE) lab-tree
+	tests/lab/pictures
 
 bench:
 	$(PREPARE) bench

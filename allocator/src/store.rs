@@ -274,7 +274,12 @@ impl Store {
         match self.files.lock(&self.host) {
             Ok(lock) => self.read_locked(&lock),
             // The caller may only look: the file is not kept aside, and it may be whole the next moment.
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Error::Io { source, .. })
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
                 Err(self.damage(Damage::Torn, None))
             }
             Err(error) => Err(error),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::{doctor, driver, events, find, resize, run, setup, share, status, wait};
+use crate::{doctor, driver, events, find, metrics, resize, run, setup, share, status, wait};
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -138,6 +138,14 @@ pub(crate) enum Command {
     /// over there is read, too. Times are UTC. `journalctl -t fgpu` has the same.
     #[command(after_help = EVENTS_EXAMPLES)]
     Events(events::Arguments),
+
+    /// Print who has which part of which GPU as metrics, for Prometheus
+    ///
+    /// In text format 0.0.4. Nothing is changed and no driver is loaded. `systemctl enable --now
+    /// fgpu-metrics.socket` serves them at 127.0.0.1:9974/metrics, `fgpu-textfile.timer` writes them for
+    /// node_exporter.
+    #[command(after_help = METRICS_EXAMPLES)]
+    Metrics(metrics::Arguments),
 
     /// Sleep until a container with these annotations would be granted its share, or until containers have
     /// given theirs back
@@ -272,6 +280,14 @@ Events:
   exceeded    it uses more than its share, as the driver counts; DETAIL says how much
 
 JSON: one object per line; docs/json.md of the documentation lists the fields.";
+
+const METRICS_EXAMPLES: &str = "\
+Examples:
+  fgpu metrics | grep ^fgpu_gpu_memory
+  fgpu metrics --textfile /var/lib/prometheus/node-exporter/fgpu.prom
+  fgpu metrics --dcgm-mapping /run/fgpu-dcgm    with dcgm-exporter --hpc-job-mapping-dir /run/fgpu-dcgm
+
+docs/metrics.md of the documentation lists all of them, with alert rules and dashboards.";
 
 const WAIT_EXAMPLES: &str = "\
 Examples:

@@ -13,6 +13,7 @@ mod exceeded;
 mod explain;
 mod find;
 mod inventory;
+mod metrics;
 mod node;
 mod output;
 mod overlooked;
@@ -90,6 +91,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Explain { json, annotations, .. } => explain::run(&node()?, annotations, *json),
         Command::Inventory { refresh, json } => inventory::run(&node()?, *refresh, *json),
         Command::Cdi { write } => cdi::run(node(), *write),
+        Command::Metrics(arguments) => metrics::run(&node()?, arguments),
         Command::Events(arguments) => events::run(&node()?, arguments),
         Command::Wait(arguments) => wait::run(&node()?, arguments),
         Command::Resize(arguments) => resize::run(&node()?, arguments),

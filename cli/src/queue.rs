@@ -27,7 +27,7 @@ pub(crate) struct WaitingStatus {
     ticket: Nonce,
     owner: Option<String>,
     request: String,
-    waited_seconds: u64,
+    pub(crate) waited_seconds: u64,
     /// The process that waits.
     pid: i32,
     /// How often a later request was given room on a GPU that this one could use.

@@ -37,7 +37,7 @@ pub(crate) enum Order {
 /// # Errors
 /// What [`Store::leases`] says; `internal` if the answer cannot be encoded.
 pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
-    let (status, failure) = look(node, &mut BTreeMap::new())?;
+    let (status, failure) = look(node, node.inventory(), &mut BTreeMap::new())?;
     let text = if as_json { json(&status)? } else { text::text(&status, Order::Age, &Look::of_stdout()) };
     let limited = status.leases.iter().any(|lease| lease.tier.is_interposed());
     // The table says so itself.
@@ -46,15 +46,22 @@ pub(crate) fn run(node: &Node, as_json: bool) -> Result<Output, Error> {
     Ok(Output { text, failure, warnings: warnings.into_iter().collect(), ..Output::default() })
 }
 
-/// The node's status now, and why its GPUs are not known, if they are not. What was used of the SM time is
-/// told since the look `before`, which becomes this one. Without an earlier look it is the recent average.
-fn look(node: &Node, before: &mut BTreeMap<Nonce, Used>) -> Result<(Status, Option<Error>), Error> {
+/// The node's status now with the GPUs of `inventory`, and why they are not known, if they are not. What was
+/// used of the SM time is told since the look `before`, which becomes this one. Without an earlier look it is the
+/// recent average.
+///
+/// # Errors
+/// What [`Store::leases`] says.
+pub(crate) fn look(
+    node: &Node,
+    inventory: Result<Inventory, Error>,
+    before: &mut BTreeMap<Nonce, Used>,
+) -> Result<(Status, Option<Error>), Error> {
     let mut catalogue = Catalogue::default();
     let mut seen = BTreeMap::new();
     // A user who may not make the directory may still ask.
     let mut marks = exceeded::marks(&node.config.state_dir);
     let store = node.config.state_dir.exists().then(|| Store::open(&node.config.state_dir)).transpose()?;
-    let inventory = node.inventory();
     let gpus = inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
     let held = match &store {
         None => Vec::new(),
@@ -106,36 +113,36 @@ struct Row {
 /// The answer of `fgpu status --json`. Amounts are bytes, ppm of a GPU and seconds. docs/json.md describes
 /// it.
 #[derive(Debug, Serialize)]
-struct Status {
+pub(crate) struct Status {
     driver_version: Option<String>,
-    gpus: Vec<GpuStatus>,
-    leases: Vec<LeaseStatus>,
+    pub(crate) gpus: Vec<GpuStatus>,
+    pub(crate) leases: Vec<LeaseStatus>,
     /// The waiters, the next one first.
-    queue: Vec<WaitingStatus>,
+    pub(crate) queue: Vec<WaitingStatus>,
     /// Whether the asker may not see what containers use: their ledgers are root's.
     #[serde(skip)]
     is_blind: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct GpuStatus {
-    index: u32,
-    uuid: String,
-    model: String,
+pub(crate) struct GpuStatus {
+    pub(crate) index: u32,
+    pub(crate) uuid: String,
+    pub(crate) model: String,
     /// Serves no fractions.
-    mig_enabled: bool,
+    pub(crate) mig_enabled: bool,
     /// What can be granted of an empty GPU.
-    usable_memory: u64,
-    granted_memory: u64,
+    pub(crate) usable_memory: u64,
+    pub(crate) granted_memory: u64,
     /// What containers with a limit have in use; none if there are some and it is not known of any.
-    used_memory: Option<u64>,
-    granted_cores_ppm: u64,
+    pub(crate) used_memory: Option<u64>,
+    pub(crate) granted_cores_ppm: u64,
     /// What containers used recently; none as above.
     used_cores_ppm: Option<u64>,
     /// Why nothing can be granted of it; none if it can.
-    unhealthy: Option<String>,
+    pub(crate) unhealthy: Option<String>,
     /// What processes outside of all leases hold, as it was last seen; none if it was not looked at.
-    foreign_memory: Option<u64>,
+    pub(crate) foreign_memory: Option<u64>,
     /// What of that is not free.
     #[serde(skip)]
     avoided: u64,
@@ -145,54 +152,57 @@ struct GpuStatus {
     exclusive: bool,
     /// The node of a cluster for whose claims alone it is, if it is.
     for_claims_of: Option<String>,
-    leases: usize,
+    pub(crate) leases: usize,
 }
 
 #[derive(Debug, Serialize)]
-struct LeaseStatus {
+pub(crate) struct LeaseStatus {
     /// For the table; JSON has the namespace and the id in full.
     #[serde(skip)]
-    short: String,
-    namespace: String,
+    pub(crate) short: String,
+    pub(crate) namespace: String,
     container: String,
-    name: Option<String>,
-    image: Option<String>,
-    grant: Nonce,
+    pub(crate) name: Option<String>,
+    pub(crate) image: Option<String>,
+    pub(crate) grant: Nonce,
     state: State,
-    tier: Tier,
+    pub(crate) tier: Tier,
     /// How its cores are meant; `share` with 0 of them: what others leave.
     compute: Compute,
-    owner: Option<String>,
+    pub(crate) owner: Option<String>,
     request: String,
     exclusive: bool,
     /// RFC 3339, UTC.
     since: String,
+    /// The same in seconds since 1970.
+    #[serde(skip)]
+    pub(crate) made: f64,
     held_seconds: u64,
     init_pid: Option<i32>,
     /// Its processes have ended and its share was not given back yet; the next request that needs the room
     /// gives it back.
-    gone: bool,
+    pub(crate) gone: bool,
     /// That it uses more than its share, as the driver counts; known only while the watcher runs.
-    exceeded: Option<Mark>,
-    gpus: Vec<ShareStatus>,
+    pub(crate) exceeded: Option<Mark>,
+    pub(crate) gpus: Vec<ShareStatus>,
 }
 
 #[derive(Debug, Serialize)]
-struct ShareStatus {
+pub(crate) struct ShareStatus {
     /// Unknown when the GPU is gone from the inventory.
-    index: Option<u32>,
-    uuid: String,
+    pub(crate) index: Option<u32>,
+    pub(crate) uuid: String,
     /// The profile of a hardware slice.
     mig: Option<String>,
-    memory: u64,
+    pub(crate) memory: u64,
     /// Unknown where nothing is limited.
-    used_memory: Option<u64>,
-    cores_ppm: u32,
+    pub(crate) used_memory: Option<u64>,
+    pub(crate) cores_ppm: u32,
     /// The part of the GPU's SM time that was used recently, or since the look before; unknown where it is
     /// not limited.
     used_cores_ppm: Option<u32>,
     /// Nanoseconds of SM time, ever; unknown as above.
-    used_cores_ns: Option<u64>,
+    pub(crate) used_cores_ns: Option<u64>,
 }
 
 impl Status {
@@ -300,6 +310,7 @@ impl LeaseStatus {
             owner: lease.owner.clone(),
             request: lease.request.clone(),
             exclusive: lease.exclusive,
+            made: Duration::from_nanos(lease.wall).as_secs_f64(),
             since: humantime::format_rfc3339_seconds(made).to_string(),
             held_seconds: now.saturating_sub(lease.created) / 1_000_000_000,
             init_pid: lease.init.map(|init| init.pid),

@@ -117,7 +117,7 @@ fn crowd(gpus: u32, containers: u64) -> Status {
 }
 
 /// A node of several tenants: what the picture shows.
-fn tenants() -> Status {
+pub(crate) fn tenants() -> Status {
     let model = "NVIDIA H100 80GB HBM3";
     let inventory = inventory((0..4).map(|index| gpu(index, model, 80)).collect());
     let mut seconds = 0;

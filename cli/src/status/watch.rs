@@ -46,7 +46,7 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 pub(crate) fn watch(node: &Node, order: Order, interval: Duration) -> Result<Output, Error> {
     let failed = |error: io::Error| Error::new(Code::Internal, format!("cannot watch: {error}"));
     let mut before = BTreeMap::new();
-    let mut looked = Ok(look(node, &mut before)?);
+    let mut looked = Ok(look(node, node.inventory(), &mut before)?);
     let signals = Signals::new().map_err(failed)?;
     let mut screen = Screen::new(io::stdout());
     let mut keys = Look::of_stdout().height.and_then(|_| Keys::new());
@@ -74,7 +74,7 @@ pub(crate) fn watch(node: &Node, order: Order, interval: Duration) -> Result<Out
             }
             // The same once more: how much was used in the moments since would say little.
             Woken::Resized => {}
-            Woken::Time => looked = look(node, &mut before),
+            Woken::Time => looked = look(node, node.inventory(), &mut before),
         }
     }
 }

@@ -24,6 +24,7 @@ pub mod markdown;
 pub mod node;
 pub mod outside;
 pub mod package;
+pub mod panels;
 pub mod podman;
 pub mod process;
 pub mod shuffle;

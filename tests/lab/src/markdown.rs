@@ -24,6 +24,7 @@ pub const PAGES: &[Page] = pages![
     "docs/frameworks.md"
     "docs/run-volume.md"
     "SECURITY.md"
+    "docs/metrics.md"
     "docs/json.md"
     "docs/comparison.md"
     "docs/contributing.md"

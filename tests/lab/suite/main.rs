@@ -36,6 +36,7 @@ mod hook_wait;
 mod limit;
 mod malformed;
 mod mends;
+mod metrics;
 mod mig;
 mod notify;
 mod nvidia_ctk;
@@ -69,6 +70,7 @@ fn tests() -> Vec<Test> {
         capacity::TESTS,
         malformed::TESTS,
         mends::TESTS,
+        metrics::TESTS,
         mig::TESTS,
         nvidia_ctk::TESTS,
         cdi::TESTS,
