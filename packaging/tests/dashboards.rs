@@ -10,7 +10,8 @@ const MODEL: [&str; 2] = ["fgpu-node.json", "fgpu-fleet.json"];
 
 fn dashboard(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("grafana").join(name);
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {

@@ -7,14 +7,18 @@
 //! `tests/lab/bench`; prints one Markdown table row per figure. `fgpu-bench docker [ROUNDS]` measures a
 //! `docker run` alone, beside one under the stock runtime with as many files mounted by `-v`, and one with a
 //! CDI device whose hooks do nothing;
-//! `fgpu-bench create` measures a create alone.
+//! `fgpu-bench create` measures a create alone, `fgpu-bench metrics` a scrape of many leases.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 200;
 const DOCKER_ROUNDS: usize = 400;
+const LEASES: usize = 400;
+/// How many creates are timed with a scraper, and how many without one, before it is the other's turn.
+const BLOCK: usize = 10;
 /// What a container of ours has mounted more than another, files most of it.
 const MOUNTS: usize = 12;
 /// A CDI device with as many hooks as one of ours. They do nothing: what is left is what the engine and runc
@@ -34,6 +38,9 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("docker") {
         let rounds = std::env::args().nth(2).map(|text| text.parse().expect("a number of rounds"));
         return docker_run(rounds.unwrap_or(DOCKER_ROUNDS), true);
+    }
+    if std::env::args().nth(1).as_deref() == Some("metrics") {
+        return metrics();
     }
     for (real, limit) in [("crun", "3 ms"), ("runc", "5 ms")] {
         if works(real) {
@@ -55,6 +62,7 @@ fn main() {
     run("/lab/simulate", &[]).unwrap_or_else(|error| panic!("simulate: {error}"));
     docker_run(DOCKER_ROUNDS, false);
     resident();
+    metrics();
 }
 
 /// crun refuses the hybrid hierarchy of a cgroup v1 environment.
@@ -191,6 +199,83 @@ fn resident() {
     println!("| resident memory of the relay | | {} KiB | | 4096 KiB |", relays.iter().sum::<u64>());
 }
 
+/// A scrape of [`LEASES`] leases: its time, its memory, and creates while somebody scrapes ten times a second
+/// against creates while nobody does.
+fn metrics() {
+    let real = if works("crun") { "crun" } else { "runc" };
+    let create = |id: &str| {
+        let bundle = bundle(real, &Way::Small);
+        let start = Instant::now();
+        run("fgpu-runtime", &["create", "--bundle", &bundle, id])
+            .unwrap_or_else(|error| panic!("{id}: {error}"));
+        start.elapsed()
+    };
+    let delete = |id: &str| {
+        run("fgpu-runtime", &["delete", "--force", id]).unwrap_or_else(|error| panic!("{id}: {error}"))
+    };
+    let held: Vec<String> = (0..LEASES).map(|number| format!("fgpu-bench-held-{number}")).collect();
+    held.iter().for_each(|id| {
+        create(id);
+    });
+    let timed = |words: &[&str]| {
+        let start = Instant::now();
+        run("fgpu", words).unwrap_or_else(|error| panic!("fgpu: {error}"));
+        start.elapsed()
+    };
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS / 4 {
+        without.push(timed(&["--version"]));
+        with.push(timed(&["metrics"]));
+    }
+    row(&format!("fgpu metrics of {LEASES} leases, against fgpu --version"), without, with, "");
+    println!("| peak memory of fgpu metrics, {LEASES} leases | | {} KiB | | |", peak());
+
+    let scraping = AtomicBool::new(false);
+    let ended = AtomicBool::new(false);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                if scraping.load(Ordering::Relaxed) {
+                    timed(&["metrics"]);
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        for block in 0..2 * ROUNDS / BLOCK {
+            scraping.store(block % 2 == 1, Ordering::Relaxed);
+            // What the block before began has ended.
+            std::thread::sleep(Duration::from_millis(200));
+            for round in 0..BLOCK {
+                let id = format!("fgpu-bench-{block}-{round}");
+                let time = create(&id);
+                if block % 2 == 1 { &mut with } else { &mut without }.push(time);
+                delete(&id);
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    row(&format!("create, {real}, {LEASES} leases, beside a scrape each 100 ms"), without, with, "");
+    held.iter().for_each(|id| delete(id));
+}
+
+/// The most memory that `fgpu metrics` has resident, KiB: it waits in the middle of its answer, which is larger than
+/// a pipe.
+fn peak() -> u64 {
+    let mut child =
+        Command::new("fgpu").arg("metrics").stdout(Stdio::piped()).spawn().expect("fgpu is installed");
+    let read = |key: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().to_owned();
+        line.trim().trim_end_matches(" kB").to_owned()
+    };
+    std::thread::sleep(Duration::from_secs(2));
+    let most = read("VmHWM:").parse().unwrap_or(0);
+    drop(child.stdout.take());
+    let _ = child.wait();
+    most
+}
+
 /// What a bundle asks for.
 #[derive(Debug)]
 enum Way {
@@ -202,7 +287,9 @@ enum Way {
     NoHook,
     /// A quarter of that many GPUs, from `fgpu-hook`.
     Hook(u32),
-    /// The same, by way of [`time_hook`].
+    /// So little of a GPU that hundreds fit.
+    Small,
+    /// A quarter of so many GPUs, by way of [`time_hook`].
     TimedHook(u32),
 }
 
@@ -225,7 +312,7 @@ fn bundle(real: &str, way: &Way) -> String {
     spec["process"]["rlimits"] = serde_json::json!([]);
     let hook = |words: &[&str]| serde_json::json!([{"path": words[0], "args": words, "env": ["PATH=/usr/bin:/bin"]}]);
     let hooks = match way {
-        Way::Plain | Way::Annotated => None,
+        Way::Plain | Way::Annotated | Way::Small => None,
         Way::NoHook => Some(hook(&["/bin/busybox", "true"])),
         Way::Hook(_) => Some(hook(&["/usr/bin/fgpu-hook", "createRuntime"])),
         Way::TimedHook(_) => Some(hook(&["/opt/fgpu-bench", TIMED])),
@@ -236,6 +323,7 @@ fn bundle(real: &str, way: &Way) -> String {
     match way {
         Way::Plain | Way::NoHook => {}
         Way::Annotated => spec["annotations"] = serde_json::json!({"fgpu/fraction": "0.25"}),
+        Way::Small => spec["annotations"] = serde_json::json!({"fgpu/memory": "128Mi"}),
         Way::Hook(gpus) | Way::TimedHook(gpus) => {
             spec["annotations"] =
                 serde_json::json!({"fgpu/fraction": "0.25", "fgpu/count": gpus.to_string()});
