@@ -28,11 +28,20 @@ const IDLE_DEVICE: &str = r#"{"cdiVersion": "0.5.0", "kind": "bench.dev/hooks", 
                {"hookName": "poststop", "path": "/bin/busybox", "args": ["busybox", "true"]}]}}]}"#;
 /// The argument with which this program is a hook.
 const TIMED: &str = "--time-hook";
+/// The argument with which this program computes for 22 ms, as long as a scrape of [`LEASES`] leases takes.
+const COMPUTE: &str = "--compute";
 const TIMES: &str = "/tmp/fgpu-bench-times";
 
 fn main() {
     if std::env::args().nth(1).as_deref() == Some(TIMED) {
         return time_hook();
+    }
+    if std::env::args().nth(1).as_deref() == Some(COMPUTE) {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(22) {
+            std::hint::spin_loop();
+        }
+        return;
     }
     println!("| figure | without | with | added | limit |\n|---|---|---|---|---|");
     if std::env::args().nth(1).as_deref() == Some("docker") {
@@ -230,32 +239,36 @@ fn metrics() {
     row(&format!("fgpu metrics of {LEASES} leases, against fgpu --version"), without, with, "");
     println!("| peak memory of fgpu metrics, {LEASES} leases | | {} KiB | | |", peak());
 
-    let scraping = AtomicBool::new(false);
-    let ended = AtomicBool::new(false);
-    let (mut without, mut with) = (Vec::new(), Vec::new());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                if scraping.load(Ordering::Relaxed) {
-                    timed(&["metrics"]);
+    // As fgpu-metrics@.service has it; and what computes as long and touches nothing of ours.
+    let scrape = ["-n", "10", "fgpu", "metrics"];
+    let compute = ["-n", "10", "/opt/fgpu-bench", COMPUTE];
+    for (what, beside) in [("a scrape", &scrape), ("a program that computes as long", &compute)] {
+        let (is_busy, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (mut without, mut with) = (Vec::new(), Vec::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    if is_busy.load(Ordering::Relaxed) {
+                        run("nice", beside).unwrap_or_else(|error| panic!("{beside:?}: {error}"));
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
                 }
-                std::thread::sleep(Duration::from_millis(100));
+            });
+            for block in 0..2 * ROUNDS / BLOCK {
+                is_busy.store(block % 2 == 1, Ordering::Relaxed);
+                // What the block before began has ended.
+                std::thread::sleep(Duration::from_millis(200));
+                for round in 0..BLOCK {
+                    let id = format!("fgpu-bench-{block}-{round}");
+                    let time = create(&id);
+                    if block % 2 == 1 { &mut with } else { &mut without }.push(time);
+                    delete(&id);
+                }
             }
+            ended.store(true, Ordering::Relaxed);
         });
-        for block in 0..2 * ROUNDS / BLOCK {
-            scraping.store(block % 2 == 1, Ordering::Relaxed);
-            // What the block before began has ended.
-            std::thread::sleep(Duration::from_millis(200));
-            for round in 0..BLOCK {
-                let id = format!("fgpu-bench-{block}-{round}");
-                let time = create(&id);
-                if block % 2 == 1 { &mut with } else { &mut without }.push(time);
-                delete(&id);
-            }
-        }
-        ended.store(true, Ordering::Relaxed);
-    });
-    row(&format!("create, {real}, {LEASES} leases, beside a scrape each 100 ms"), without, with, "");
+        row(&format!("create, {real}, {LEASES} leases, beside {what} each 100 ms"), without, with, "");
+    }
     held.iter().for_each(|id| delete(id));
 }
 
