@@ -124,12 +124,11 @@ pub(crate) fn nanoseconds(clock: ClockId) -> u64 {
 
 /// The ledger, of which only what was ever used is read: it is large and mostly nothing.
 fn read(file: &File) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; ledger::SIZE];
-    let header = ledger::slot_at(0);
-    file.read_exact_at(&mut bytes[..header], 0)?;
-    let high = bytes.get(12..16).and_then(|word| word.try_into().ok()).map_or(0, u32::from_ne_bytes);
-    let slots = usize::try_from(high).unwrap_or(ledger::MAX_SLOTS).min(ledger::MAX_SLOTS);
-    file.read_exact_at(&mut bytes[header..ledger::slot_at(slots)], header as u64)?;
+    let mut bytes = vec![0; ledger::slot_at(0)];
+    file.read_exact_at(&mut bytes, 0)?;
+    let (header, size) = (bytes.len(), ledger::used_size(&bytes));
+    bytes.resize(size, 0);
+    file.read_exact_at(&mut bytes[header..], header as u64)?;
     Ok(bytes)
 }
 

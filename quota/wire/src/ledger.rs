@@ -47,7 +47,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::MAX_GPUS;
 pub use busy::Busy;
 pub use compute::{CREDIT, Compute, Span, at_share};
-pub use usage::{Process, Usage, usage};
+pub use usage::{Process, Usage, usage, used_size};
 
 /// Size of the file, bytes. All but the header is zeros at first: make it a sparse file.
 pub const SIZE: usize = SLOTS_AT + MAX_SLOTS * SLOT;

@@ -365,5 +365,12 @@ fn the_host_reads_what_the_layout_says() {
     let process = read.processes().next().unwrap();
     assert_eq!((process.slot, process.pid, process.namespace, process.used[2]), (4, 4242, NAMESPACE, 77));
     assert!(usage(&bytes[1..]).is_none());
+    // What was never used need not be read.
+    let size = used_size(&bytes[..32]);
+    assert!(size < SIZE / 50 && size > slot_at(0), "{size}");
+    let short: Vec<Process> = usage(&bytes[..size]).unwrap().processes().collect();
+    assert_eq!(short, usage(&bytes).unwrap().processes().collect::<Vec<_>>());
+    assert!(usage(&bytes[..size - 1]).is_none() && usage(&bytes[..16]).is_none() && usage(&[]).is_none());
+    assert_eq!(used_size(&[0xff; 16]), SIZE, "whatever it says");
     assert!(usage(&vec![0; SIZE]).is_none());
 }

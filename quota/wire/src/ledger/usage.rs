@@ -1,7 +1,7 @@
 //! The host's view of a ledger: bytes read from the file, no mapping, no lock.
 
 use super::compute::BUSY_AT;
-use super::{Busy, COMPUTE, COMPUTE_AT, FREE, MAGIC, MAX_SLOTS, SIZE, USED_AT, VERSION, slot_at};
+use super::{Busy, COMPUTE, COMPUTE_AT, FREE, MAGIC, MAX_SLOTS, USED_AT, VERSION, slot_at};
 use crate::MAX_GPUS;
 
 /// One process with a slot.
@@ -22,10 +22,18 @@ pub struct Process {
 #[derive(Debug, Clone, Copy)]
 pub struct Usage<'a>(&'a [u8]);
 
-/// Reads a ledger. `None` if `bytes` is not one.
+/// How many bytes of a ledger were ever used, by its first bytes, up to the first slot. The rest is zeros, and most
+/// of the file.
+pub fn used_size(header: &[u8]) -> usize {
+    let high = header.get(12..16).and_then(|word| word.try_into().ok()).map_or(0, u32::from_ne_bytes);
+    slot_at((high as usize).min(MAX_SLOTS))
+}
+
+/// Reads a ledger, or as much of one as [`used_size`] says. `None` if `bytes` is not that.
 pub fn usage(bytes: &[u8]) -> Option<Usage<'_>> {
     let usage = Usage(bytes);
-    (bytes.len() >= SIZE && usage.long(0) == MAGIC && usage.short(8) == VERSION).then_some(usage)
+    let is_whole = bytes.len() >= slot_at(0).max(used_size(bytes));
+    (is_whole && usage.long(0) == MAGIC && usage.short(8) == VERSION).then_some(usage)
 }
 
 impl<'a> Usage<'a> {
