@@ -3,7 +3,7 @@
 mod text;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use fgpu_allocator::{Anchor, Lease, State, Store};
@@ -66,10 +66,9 @@ pub(crate) fn look(
     let held = match &store {
         None => Vec::new(),
         Some(store) => {
-            // A reader that cannot tell takes them for holders.
-            let stale = store.stale().unwrap_or_default();
-            let gone: BTreeSet<Nonce> = stale.iter().map(|lease| lease.grant.nonce).collect();
             let held = |lease: Lease| {
+                // A reader that cannot tell takes it for a holder.
+                let gone = lease.state.is_held() && store.is_in_use(&lease).is_ok_and(|used| !used);
                 let nonce = lease.grant.nonce;
                 let mut used = Used::read(&store.container_dir(&nonce), &lease, gpus);
                 if let Some(now) = &mut used {
@@ -78,7 +77,6 @@ pub(crate) fn look(
                         *now = std::mem::take(now).since(before);
                     }
                 }
-                let gone = gone.contains(&nonce);
                 Row { names: catalogue.of(&lease), used, mark: marks.remove(&nonce), gone, lease }
             };
             store.leases()?.into_iter().map(held).collect()
