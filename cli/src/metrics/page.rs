@@ -254,9 +254,16 @@ fn leases(leases: &[LeaseStatus]) -> Vec<Family> {
     ]
 }
 
+/// The most of a name that its maker chose, bytes: Kubernetes' names have three times 253 at most.
+const LONGEST: usize = 768;
+
+fn clip(name: &str) -> String {
+    name[..name.floor_char_boundary(LONGEST)].to_owned()
+}
+
 /// The names of a lease's holder. In Kubernetes the name has three parts.
 fn info(lease: &LeaseStatus) -> Labels {
-    let name = lease.name.clone().unwrap_or_else(|| lease.short.clone());
+    let name = clip(lease.name.as_deref().unwrap_or(&lease.short));
     let parts: Vec<&str> = name.split('/').collect();
     let (namespace, pod, container) = match parts[..] {
         [namespace, pod, container] => (namespace.to_owned(), pod.to_owned(), container.to_owned()),
@@ -271,7 +278,7 @@ fn info(lease: &LeaseStatus) -> Labels {
         ("pod", pod),
         ("owner", lease.owner.clone().unwrap_or_default()),
         ("tier", word(&lease.tier)),
-        ("image", lease.image.clone().unwrap_or_default()),
+        ("image", clip(lease.image.as_deref().unwrap_or_default())),
     ]
 }
 

@@ -85,9 +85,11 @@ fn a_name_cannot_end_its_label() {
     let lease = &mut reading.status.leases[0];
     lease.name = Some("a\"} 1\nfgpu_grants_total 999\\".into());
     lease.owner = Some("\u{1b}[31m".into());
+    lease.image = Some("é".repeat(10_000));
     let text = page(&reading, Format::Text);
     assert!(text.contains(r#"container="a\"} 1\nfgpu_grants_total 999\\""#), "{text}");
     assert_eq!(text.lines().filter(|line| line.starts_with("fgpu_grants_total ")).count(), 1);
+    assert!(text.lines().all(|line| line.len() < 2000), "{text}");
 }
 
 /// A node without GPUs, leases and counts has a page all the same.
