@@ -63,6 +63,15 @@ pub fn lives(pid: i32) -> bool {
     }
 }
 
+/// Whether a process has a handler for a signal (`SigCgt`, proc_pid_status(5)). Without one the first process of
+/// a PID namespace does not hear it.
+pub fn handles(pid: i32, signal: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    caught >> (signal - 1) & 1 == 1
+}
+
 /// The process that started it, if it is there.
 pub fn parent(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

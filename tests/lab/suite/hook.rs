@@ -286,6 +286,7 @@ fn share_ends_with_the_container() {
                 json!(["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.01; done"]);
             let one = one.start();
             let init = one.pid();
+            wait_until("its trap", || process::handles(init, 15));
             run([runtime, "kill", &one.id, signal]).ok();
             wait_until("the end of a killed container", || !process::lives(init));
             one.runtime(&["delete"]).ok();
