@@ -73,7 +73,7 @@ host quota generated simulated: | prepared
 
 host:
 	RUSTFLAGS="-C target-feature=+crt-static $(REMAP)" $(CARGO) build --release --locked --target $(STATIC_TARGET) -p fgpu-hook -p fgpu-runtime -p fgpu-shim
-	RUSTFLAGS="$(REMAP)" $(CARGO) $(BUILD_FGPU) --release --locked -p fgpu
+	RUSTFLAGS="$(REMAP)" $(CARGO) $(BUILD_FGPU) --release --locked -p fgpu -p fgpu-spank
 
 quota:
 	cd quota && RUSTFLAGS="$(REMAP)" $(CARGO) build --release --locked -p fgpu-quota-cuda -p fgpu-quota-nvml
@@ -93,6 +93,7 @@ install: all generated
 	install -m 0755 $(addprefix $(STATIC)/,$(STATIC_PROGRAMS)) $(DYNAMIC)/$(HOST)/release/fgpu $(DESTDIR)$(PREFIX)/bin
 	install -m 0644 quota/target/release/libfgpu_cuda.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-cuda.so
 	install -m 0644 quota/target/release/libfgpu_nvml.so $(DESTDIR)$(PREFIX)/lib/fgpu/libfgpu-nvml.so
+	install -D -m 0644 $(DYNAMIC)/$(HOST)/release/libfgpu_spank.so $(DESTDIR)$(PREFIX)/lib/fgpu/slurm/fgpu.so
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system packaging/systemd/*
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/*
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/fgpu/prometheus packaging/prometheus/*
@@ -132,7 +133,7 @@ packages:
 	$(MAKE) install DESTDIR=$(PACKAGES)/root PREFIX=/usr
 	# Debian and Fedora ship programs without symbols; cargo's are kept for the backtraces of everybody else.
 	strip --strip-all -R .comment -R .note $(addprefix $(PACKAGES)/root/usr/bin/,$(STATIC_PROGRAMS) fgpu)
-	strip --strip-unneeded -R .comment -R .note $(PACKAGES)/root/usr/lib/fgpu/*.so
+	strip --strip-unneeded -R .comment -R .note $(PACKAGES)/root/usr/lib/fgpu/*.so $(PACKAGES)/root/usr/lib/fgpu/slurm/*.so
 	packaging/build
 
 package-tests:

@@ -12,6 +12,7 @@ use crate::{Key, Process};
 const CLAIM: &str = "claim";
 pub(crate) const POD: &str = "pod";
 pub(crate) const POOL: &str = "kubernetes";
+pub(crate) const SLURM: &str = "slurm";
 
 /// What a lease ends with if that is no process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +25,10 @@ pub enum Anchor {
     /// The GPUs that the node's DRA driver offers to the cluster. It takes nothing of them and keeps all but
     /// claims off: what kube-scheduler gives out must be there.
     Pool(Pool),
+    /// A job of Slurm: all its tasks on this node have one share. It ends with the last process of its cgroup.
+    Job(Job),
+    /// The GPUs that Slurm gives out on this node. It keeps all but jobs off, as a pool does.
+    Shards(Shards),
 }
 
 /// A node's pool of GPUs (resource.k8s.io/v1, `ResourceSlice.spec.pool`).
@@ -45,6 +50,22 @@ pub struct Pod {
     /// Its cgroup, relative to the cgroup mount. The kubelet makes it before the pod's first container and
     /// removes it after the last.
     pub cgroup: String,
+}
+
+/// A job of Slurm on this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its number, `SLURM_JOB_ID`.
+    pub id: u32,
+    /// The cgroup of all its steps, relative to the cgroup mount. Each step's slurmstepd is in it.
+    pub cgroup: String,
+}
+
+/// A node of Slurm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shards {
+    /// Its host name.
+    pub node: String,
 }
 
 /// A request of a ResourceClaim (resource.k8s.io/v1).
@@ -97,7 +118,42 @@ impl Pool {
     }
 }
 
+impl Job {
+    /// The key of the lease.
+    pub fn key(&self) -> Key {
+        Self::key_of(self.id)
+    }
+
+    /// The key of the lease of the job with this number.
+    pub fn key_of(id: u32) -> Key {
+        Key { namespace: SLURM.into(), id: format!("job/{id}") }
+    }
+}
+
+impl Shards {
+    /// The key of the lease.
+    pub fn key(&self) -> Key {
+        Key { namespace: SLURM.into(), id: format!("node/{}", self.node) }
+    }
+}
+
 impl Anchor {
+    /// The key of the lease.
+    pub fn key(&self) -> Key {
+        match self {
+            Self::Claim(claim) => claim.key(),
+            Self::Pod(pod) => pod.key(),
+            Self::Pool(pool) => pool.key(),
+            Self::Job(job) => job.key(),
+            Self::Shards(shards) => shards.key(),
+        }
+    }
+
+    /// Whether it is no holder, but keeps GPUs for those that another scheduler sends.
+    pub fn is_pool(&self) -> bool {
+        matches!(self, Self::Pool(_) | Self::Shards(_))
+    }
+
     /// For people: `claim default/training, request gpu` or `pod default/trainer`.
     pub fn words(&self) -> String {
         match self {
@@ -106,6 +162,8 @@ impl Anchor {
             }
             Self::Pod(pod) => format!("pod {}/{}", pod.namespace, pod.name),
             Self::Pool(pool) => format!("the claims of Kubernetes on node {}", pool.name),
+            Self::Job(job) => format!("Slurm's job {}", job.id),
+            Self::Shards(shards) => format!("the jobs of Slurm on node {}", shards.node),
         }
     }
 
@@ -115,6 +173,8 @@ impl Anchor {
             Self::Claim(claim) => format!("{}/{}/{}", claim.namespace, claim.name, claim.request),
             Self::Pod(pod) => format!("{}/{}", pod.namespace, pod.name),
             Self::Pool(pool) => format!("{POOL}/{}", pool.name),
+            Self::Job(job) => format!("{SLURM}/{}", job.id),
+            Self::Shards(shards) => format!("{SLURM}/{}", shards.node),
         }
     }
 }

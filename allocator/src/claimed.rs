@@ -3,7 +3,7 @@
 
 use fgpu_spec::{Code, Inventory, Nonce, Request, Tier};
 
-use crate::reserve::{Ask, Attempt, Refused, Stand};
+use crate::reserve::{Attempt, Refused, Stand};
 use crate::store::new_nonce;
 use crate::{Anchor, Applicant, Change, Error, Lease, Process, ResourceClaim, Rules, State, Store, image};
 
@@ -25,14 +25,14 @@ impl Store {
         claim: &ResourceClaim,
     ) -> Result<Lease, fgpu_spec::Error> {
         let nonce = new_nonce()?;
-        let ask = Ask { is_claim: true, ..self.ask(inventory, rules, request, tiers)? };
+        let ask = self.ask(inventory, rules, request, tiers)?;
         let anchor = Some(Anchor::Claim(claim.clone()));
         let maker = Process::current()?;
         let applicant = Applicant { key: claim.key(), bundle: "/".into(), maker, pid_file: None, anchor };
         let key = image::key_head(&applicant.key);
         let mut swept = false;
         loop {
-            match self.attempt(&ask, &applicant, nonce, Some(&key), Stand::Decided)? {
+            match self.attempt(&ask, &applicant, nonce, Some(&key), Stand::Aside)? {
                 Attempt::Done(lease) => {
                     self.tell(Change::Granted(&lease));
                     return Ok(*lease);

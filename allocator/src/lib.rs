@@ -59,7 +59,7 @@ mod tiers;
 mod waiter;
 mod words;
 
-pub use anchor::{Anchor, Joined, Pod, Pool, ResourceClaim};
+pub use anchor::{Anchor, Job, Joined, Pod, Pool, ResourceClaim, Shards};
 pub use capacity::{Held, Holder};
 pub use decision::{Decision, GpuReport, Placement, Refusal, Verdict};
 pub use error::Error;

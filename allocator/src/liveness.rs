@@ -3,8 +3,9 @@
 //! | known | the lease lives while |
 //! |---|---|
 //! | init | init runs, or its cgroup has a process |
-//! | it is a claim's, or the pool's | always: the node's DRA driver gives it back |
+//! | it is a claim's, or a pool's | always: the node's DRA driver, or slurmd, gives it back |
 //! | it is a pod's | the pod's cgroup is there |
+//! | it is a job's | its cgroup has a process, or the task for which it was made runs |
 //! | only the maker | the maker runs, or a pid file names a process that can be the container's init, or the cgroup has a process |
 //!
 //! Pid files are the grant's own ([`crate::Store::pid_file`]), and the one that the lease names. A process is
@@ -45,7 +46,11 @@ pub(crate) enum Life {
 /// When it cannot be told; the lease must stay.
 pub(crate) fn judge(host: &Host, lease: &Lease, own: &Path) -> io::Result<Life> {
     match &lease.anchor {
-        Some(Anchor::Claim(_) | Anchor::Pool(_)) => return Ok(Life::Alive),
+        Some(Anchor::Claim(_) | Anchor::Pool(_) | Anchor::Shards(_)) => return Ok(Life::Alive),
+        Some(Anchor::Job(job)) => {
+            let runs = host.cgroup_has_process(&job.cgroup)? || host.is_alive(lease.maker)?;
+            return Ok(if runs { Life::Alive } else { Life::Dead });
+        }
         Some(Anchor::Pod(pod)) => {
             return Ok(if host.has_cgroup(&pod.cgroup)? { Life::Alive } else { Life::Dead });
         }

@@ -1,23 +1,50 @@
-//! The GPUs of a node that only claims of Kubernetes may use.
+//! The GPUs of a node that only another scheduler gives out: to claims of Kubernetes, or to jobs of Slurm.
 //!
 //! kube-scheduler knows what claims take and nothing else, so what it may give out must not go to anybody
-//! else. The node's DRA driver holds the GPUs that it offers by one lease, before it offers them. The lease is
-//! exclusive and takes neither memory nor SM time: claims are added up as ever, and every other request finds
-//! those GPUs taken whole. What was there before stays until it ends; the driver offers a GPU when it has.
+//! else. The node's DRA driver holds the GPUs that it offers by one lease, before it offers them; slurmd holds
+//! those of its `gres.conf`. The lease is exclusive and takes neither memory nor SM time: claims are added up
+//! as ever, and every other request finds those GPUs taken whole. What was there before stays until it ends;
+//! the DRA driver offers a GPU when it has.
 
 use fgpu_spec::{Compute, Grant, GrantedGpu, Tier};
 
 use crate::image::{self, Edit, Summary};
 use crate::store::new_nonce;
-use crate::{Anchor, Change, Error, Lease, Pool, Process, State, Store, host};
+use crate::{Anchor, Change, Error, Lease, Pool, Process, Shards, State, Store, host};
 
-/// What [`Summary::rest`] begins with in the line of a pool.
-const HEAD: &[u8] = br#""key":{"namespace":"kubernetes","#;
+/// What [`Summary::rest`] begins with in the line of a pool of claims, and in that of one of jobs.
+const CLAIMS: &[u8] = br#""key":{"namespace":"kubernetes","#;
+const JOBS: &[u8] = br#""key":{"namespace":"slurm","id":"node/"#;
 
-impl Pool {
-    /// Whether a line of the allocator file is a pool's.
-    pub(crate) fn has(line: &[u8]) -> bool {
-        Summary::scan(line).is_ok_and(|summary| summary.rest.starts_with(HEAD))
+/// Who has decided that a request is for this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The node itself.
+    Node,
+    /// Kubernetes' scheduler.
+    Claims,
+    /// Slurm.
+    Jobs,
+}
+
+impl Side {
+    /// That of an applicant with this anchor.
+    pub(crate) fn of(anchor: Option<&Anchor>) -> Self {
+        match anchor {
+            Some(Anchor::Claim(_) | Anchor::Pool(_)) => Self::Claims,
+            Some(Anchor::Job(_) | Anchor::Shards(_)) => Self::Jobs,
+            Some(Anchor::Pod(_)) | None => Self::Node,
+        }
+    }
+
+    /// Whether a line of the allocator file is that of a pool whose GPUs it may use.
+    pub(crate) fn may_use(self, line: &[u8]) -> bool {
+        let head = match self {
+            Self::Node => return false,
+            Self::Claims => CLAIMS,
+            Self::Jobs => JOBS,
+        };
+        Summary::scan(line).is_ok_and(|summary| summary.rest.starts_with(head))
     }
 }
 
@@ -28,7 +55,20 @@ impl Store {
     /// # Errors
     /// As [`Error`] says; then nothing has changed.
     pub fn hold_for_claims(&self, pool: &Pool, gpus: &[String]) -> Result<Vec<String>, Error> {
-        let key = image::key_head(&pool.key());
+        self.hold(&Anchor::Pool(pool.clone()), gpus)
+    }
+
+    /// Holds these GPUs (UUIDs) and no others for the jobs of `shards`; none at all if there are none.
+    /// Idempotent. Returns those of them on which something else than jobs is still.
+    ///
+    /// # Errors
+    /// As [`Error`] says; then nothing has changed.
+    pub fn hold_for_jobs(&self, shards: &Shards, gpus: &[String]) -> Result<Vec<String>, Error> {
+        self.hold(&Anchor::Shards(shards.clone()), gpus)
+    }
+
+    fn hold(&self, anchor: &Anchor, gpus: &[String]) -> Result<Vec<String>, Error> {
+        let key = image::key_head(&anchor.key());
         let nonce = new_nonce()?;
         let change = {
             let lock = self.files.lock(&self.host)?;
@@ -41,14 +81,16 @@ impl Store {
             }
             let before: Vec<_> = old.iter().flat_map(|(_, lease)| lease.grant.gpus.clone()).collect();
             let wanted: Vec<_> = gpus.iter().map(|uuid| nothing_of(uuid)).collect();
-            if before == wanted {
+            let is_same = old.iter().all(|(_, lease)| lease.anchor.as_ref() == Some(anchor));
+            if before == wanted && is_same {
                 None
             } else {
                 let lease = match &old {
                     Some((_, lease)) => {
-                        Lease { grant: Grant { gpus: wanted, ..lease.grant.clone() }, ..lease.clone() }
+                        let grant = Grant { gpus: wanted, ..lease.grant.clone() };
+                        Lease { grant, anchor: Some(anchor.clone()), ..lease.clone() }
                     }
-                    None => self.pool_lease(pool, nonce, wanted)?,
+                    None => self.pool_lease(anchor.clone(), nonce, wanted)?,
                 };
                 let line = image::line(&lease, &self.boot)?;
                 let replaced = if gpus.is_empty() { Edit::Drop } else { Edit::Replace(&line) };
@@ -69,18 +111,17 @@ impl Store {
             Some(lease) => self.tell(Change::Granted(lease)),
             None => {}
         }
-        self.still_used(gpus)
+        self.still_used(Side::of(Some(anchor)), gpus)
     }
 
     fn pool_lease(
         &self,
-        pool: &Pool,
+        anchor: Anchor,
         nonce: fgpu_spec::Nonce,
         gpus: Vec<GrantedGpu>,
     ) -> Result<Lease, Error> {
-        let anchor = Anchor::Pool(pool.clone());
         Ok(Lease {
-            key: pool.key(),
+            key: anchor.key(),
             grant: Grant { nonce, tier: Tier::None, compute: Compute::Off, gpus, notes: Vec::new() },
             state: State::Claimed,
             owner: None,
@@ -101,11 +142,9 @@ impl Store {
         })
     }
 
-    /// Those of the GPUs on which there is more than claims.
-    fn still_used(&self, gpus: &[String]) -> Result<Vec<String>, Error> {
-        let others = |lease: &Lease| {
-            !matches!(lease.anchor, Some(Anchor::Claim(_) | Anchor::Pool(_))) && lease.state != State::Kept
-        };
+    /// Those of the GPUs on which there is more than what this side has sent.
+    fn still_used(&self, side: Side, gpus: &[String]) -> Result<Vec<String>, Error> {
+        let others = |lease: &Lease| Side::of(lease.anchor.as_ref()) != side && lease.state != State::Kept;
         let leases = self.leases()?;
         let shares = leases.iter().filter(|lease| others(lease)).flat_map(|lease| &lease.grant.gpus);
         let used: Vec<_> = shares.map(|share| &share.uuid).collect();

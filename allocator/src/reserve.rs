@@ -7,11 +7,11 @@ use crate::capacity::{self, Holder, Sums};
 use crate::decision::{Decision, Placement, Refusal};
 use crate::image::{self, Damage, Draft, Image};
 use crate::liveness::Life;
+use crate::pool::Side;
 use crate::refusal::Case;
 use crate::store::{end_of, new_nonce};
 use crate::{
-    Anchor, Applicant, Change, Error, Lease, Pool, Rules, Slot, State, Store, Ticket, Waiter, host, queue,
-    refusal,
+    Anchor, Applicant, Change, Error, Lease, Rules, Slot, State, Store, Ticket, Waiter, host, queue, refusal,
 };
 
 /// What a request would get.
@@ -36,13 +36,11 @@ pub(crate) struct Ask<'a> {
     pub(crate) tiers: &'a [Tier],
     /// What lies on each GPU that no lease made.
     pub(crate) foreign: Vec<Vec<Slot>>,
-    /// Whether it is for a claim, which may use the GPUs that are held for claims.
-    pub(crate) is_claim: bool,
 }
 
 impl Ask<'_> {
-    fn sums(&self, image: &Image, key: Option<&Vec<u8>>) -> Result<Sums, Damage> {
-        let counts = |line: &&[u8]| !(self.is_claim && Pool::has(line));
+    fn sums(&self, image: &Image, key: Option<&Vec<u8>>, side: Side) -> Result<Sums, Damage> {
+        let counts = |line: &&[u8]| !side.may_use(line);
         let lines = image.lines().filter(counts);
         let sums = capacity::sum(lines, self.inventory, self.rules, None, key.map(Vec::as_slice))?;
         Ok(sums.with(&self.foreign))
@@ -78,8 +76,6 @@ pub(crate) enum Stand<'a> {
     Aside,
     /// It waits, or would like to; it takes a place if it has none and is refused.
     Waits(&'a mut Ticket),
-    /// It is ahead of all that wait, and does not wait itself.
-    Decided,
 }
 
 impl Stand<'_> {
@@ -146,7 +142,7 @@ impl Store {
     ) -> Result<Ask<'a>, Error> {
         let foreign =
             if tiers.contains(&Tier::Mig) { self.slices().foreign_slots(inventory)? } else { Vec::new() };
-        Ok(Ask { inventory, rules, request, tiers, foreign, is_claim: false })
+        Ok(Ask { inventory, rules, request, tiers, foreign })
     }
 
     pub(crate) fn attempt(
@@ -165,11 +161,13 @@ impl Store {
         if ticket.is_some() && place.is_none() {
             return Ok(Attempt::NoPlace);
         }
-        let sums = ask.sums(&image, same_key).map_err(damaged)?;
+        let side = Side::of(applicant.anchor.as_ref());
+        let sums = ask.sums(&image, same_key, side).map_err(damaged)?;
         if sums.same_key {
             return Ok(Attempt::SameKey);
         }
-        let ahead = if let Stand::Decided = stand { Some(0) } else { place };
+        // What another scheduler has given out is ahead of all that wait here.
+        let ahead = if side == Side::Node { place } else { Some(0) };
         let (tier, decision, passed) = queue::decide(ask, &image, &sums, ahead).map_err(damaged)?;
         match &decision.outcome {
             Ok(placement) => {
@@ -184,7 +182,7 @@ impl Store {
                 self.files.replace(&lock, &draft)?;
                 match stand {
                     Stand::Waits(ticket) => self.queue().left(lock, &image, ticket),
-                    Stand::Aside | Stand::Decided => {
+                    Stand::Aside => {
                         drop(lock);
                         self.queue().wake_first(&image, None);
                     }
@@ -257,7 +255,7 @@ impl Store {
         let damaged = |damage| self.damage(damage, None);
         let image = Image::parse(draft.concat(), &self.boot).map_err(damaged)?;
         let ask = self.ask(inventory, rules, request, tiers)?;
-        let sums = ask.sums(&image, None).map_err(damaged)?;
+        let sums = ask.sums(&image, None, Side::Node).map_err(damaged)?;
         let (tier, decision, _) = queue::decide(&ask, &image, &sums, None).map_err(damaged)?;
         let holders = capacity::holders(&leases, inventory);
         let refusal = decision.outcome.as_ref().err();

@@ -12,7 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::file::{Files, Lock};
 use crate::image::{self, Boot, Damage, Edit, Image, Summary};
-use crate::{Change, Error, Host, Joined, Key, Lease, Observer, Process, State};
+use crate::{Anchor, Change, Error, Host, Joined, Key, Lease, Observer, Process, State};
 
 /// How often a reader without the lock reads again before it takes the lock.
 const READS: usize = 3;
@@ -76,7 +76,12 @@ impl Store {
         self.change(nonce, |lease| {
             let held = lease.state.is_held();
             if held && lease.anchor.is_some() {
-                let may_live = |one: &Joined| self.host.cgroup_has_process(&one.cgroup).unwrap_or(true);
+                let is_job = matches!(lease.anchor, Some(Anchor::Job(_)));
+                let may_live = |one: &Joined| match is_job {
+                    // All its tasks are in one cgroup, and one of them stands for those in its namespace.
+                    true => self.host.is_alive(one.init).unwrap_or(true),
+                    false => self.host.cgroup_has_process(&one.cgroup).unwrap_or(true),
+                };
                 lease.joined.retain(may_live);
                 let joins = init.zip(cgroup).map(|(init, cgroup)| Joined { init, cgroup });
                 lease.joined.extend(joins.filter(|one| !lease.joined.contains(one)));

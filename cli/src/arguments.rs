@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::{doctor, driver, events, find, metrics, resize, run, setup, share, status, wait};
+use crate::{doctor, driver, events, find, metrics, resize, run, setup, share, slurm, status, wait};
 
 const EXAMPLES: &str = "\
 A container asks for a share with annotations:
@@ -223,6 +223,10 @@ pub(crate) enum Command {
     /// Make or undo the driver's part of a grant; the front ends run it
     #[command(hide = true)]
     Driver(driver::Arguments),
+
+    /// Give the tasks of a job of Slurm their share; the SPANK plugin runs it
+    #[command(hide = true)]
+    Slurm(slurm::Arguments),
 
     /// Wire fgpu into a container engine, or out of it again
     ///

@@ -112,7 +112,7 @@ fn answer(request: &Request, tier: Tier, inventory: &Inventory, explanation: &Ex
         mig_enabled: gpu.mig_enabled,
         granted: share(&gpu.uuid).is_some(),
         reason: match report.verdict {
-            Verdict::Exclusive if for_claims(at) => Some("it is for claims of Kubernetes alone"),
+            Verdict::Exclusive if for_claims(at) => Some("another scheduler gives it out"),
             verdict => reason(verdict),
         },
         usable_memory: report.usable,

@@ -25,6 +25,7 @@ mod run;
 mod screen;
 mod setup;
 mod share;
+mod slurm;
 mod status;
 mod table;
 mod used;
@@ -95,6 +96,7 @@ fn run(arguments: &Arguments) -> Result<Output, Error> {
         Command::Events(arguments) => events::run(&node()?, arguments),
         Command::Wait(arguments) => wait::run(&node()?, arguments),
         Command::Resize(arguments) => resize::run(&node()?, arguments),
+        Command::Slurm(arguments) => slurm::run(&node()?, arguments),
         Command::Release { force, what } => release::run(&node()?.config, what, *force),
         Command::Gc { rebuild: true, force, .. } => release::rebuild(&node()?.config, *force),
         Command::Gc { json: true, .. } => release::gc(&node()?.config, Tell::Json),

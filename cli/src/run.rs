@@ -15,6 +15,7 @@ mod process;
 mod view;
 
 pub(crate) use leftovers::clear as clear_leftovers;
+pub(crate) use process::enter_view;
 
 /// The arguments. Values are those of the annotations of the same name, and checked as such.
 #[derive(Debug, clap::Args)]

@@ -150,6 +150,8 @@ pub(crate) struct GpuStatus {
     exclusive: bool,
     /// The node of a cluster for whose claims alone it is, if it is.
     for_claims_of: Option<String>,
+    /// The node of Slurm for whose jobs alone it is, if it is.
+    for_jobs_of: Option<String>,
     pub(crate) leases: usize,
 }
 
@@ -203,20 +205,28 @@ pub(crate) struct ShareStatus {
     pub(crate) used_cores_ns: Option<u64>,
 }
 
+/// Who gives out a GPU that the node does not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scheduler {
+    Kubernetes,
+    Slurm,
+}
+
 impl Status {
     fn of(inventory: Option<&Inventory>, reserve: u64, held: &[Row], now: u64) -> Self {
         let gpus = inventory.map(|inventory| inventory.gpus.as_slice()).unwrap_or_default();
         // A pool is no container's: it is how its GPUs are.
         let pool = |lease: &Lease| match &lease.anchor {
-            Some(Anchor::Pool(pool)) => Some(pool.name.clone()),
+            Some(Anchor::Pool(pool)) => Some((Scheduler::Kubernetes, pool.name.clone())),
+            Some(Anchor::Shards(shards)) => Some((Scheduler::Slurm, shards.node.clone())),
             _ => None,
         };
         let containers = held.iter().filter(|held| pool(&held.lease).is_none());
         let leases: Vec<_> = containers.map(|held| LeaseStatus::of(held, gpus, now)).collect();
-        let for_claims = |uuid: &str| {
+        let held_for = |scheduler: Scheduler, uuid: &str| {
             held.iter().find_map(|held| {
                 let is_its = held.lease.grant.gpus.iter().any(|share| share.uuid == uuid);
-                pool(&held.lease).filter(|_| is_its)
+                pool(&held.lease).filter(|(whose, _)| is_its && *whose == scheduler).map(|(_, node)| node)
             })
         };
         let holders = || leases.iter().filter(|lease| !lease.gone);
@@ -242,7 +252,8 @@ impl Status {
                 avoided: 0,
                 foreign_processes: Vec::new(),
                 exclusive: on().any(|(lease, _)| lease.exclusive),
-                for_claims_of: for_claims(&gpu.uuid),
+                for_claims_of: held_for(Scheduler::Kubernetes, &gpu.uuid),
+                for_jobs_of: held_for(Scheduler::Slurm, &gpu.uuid),
                 leases: holders()
                     .filter(|lease| lease.gpus.iter().any(|share| share.uuid == gpu.uuid))
                     .count(),

@@ -90,6 +90,24 @@ pub struct Config {
     pub exceeded: Exceeded,
     /// `[owner."name"] max-gpus`.
     pub owner_max_gpus: BTreeMap<String, u32>,
+    /// `[slurm]`: what Slurm gives out on this node.
+    pub slurm: Slurm,
+}
+
+/// What Slurm's numbers mean on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slurm {
+    /// `shards-per-gpu`: how many shards a whole GPU has.
+    pub shards_per_gpu: u32,
+    /// `gpus`: the device nodes of Slurm's GPUs in the order of its `gres.conf`. Empty: all of the node, by
+    /// their numbers.
+    pub gpus: Vec<PathBuf>,
+}
+
+impl Default for Slurm {
+    fn default() -> Self {
+        Self { shards_per_gpu: 100, gpus: Vec::new() }
+    }
 }
 
 /// What is done about a container that uses more than its share, seen from outside.
@@ -127,6 +145,7 @@ impl Default for Config {
             mig_keep: Duration::ZERO,
             exceeded: Exceeded::Report,
             owner_max_gpus: BTreeMap::new(),
+            slurm: Slurm::default(),
         }
     }
 }
@@ -232,6 +251,18 @@ impl Config {
                 .into_iter()
                 .filter_map(|(name, owner)| Some((name, owner.max_gpus?)))
                 .collect(),
+            slurm: Slurm {
+                shards_per_gpu: match file.slurm.shards_per_gpu {
+                    Some(0) => return Err("[slurm] shards-per-gpu must be at least 1".into()),
+                    shards => shards.unwrap_or(defaults.slurm.shards_per_gpu),
+                },
+                gpus: file
+                    .slurm
+                    .gpus
+                    .into_iter()
+                    .map(|path| absolute("[slurm] gpus", Some(path)).map(Option::unwrap_or_default))
+                    .collect::<Result<_, _>>()?,
+            },
         })
     }
 
@@ -306,6 +337,14 @@ struct File {
     mig: Mig,
     exceeded: ExceededTable,
     owner: BTreeMap<String, Owner>,
+    slurm: SlurmTable,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct SlurmTable {
+    shards_per_gpu: Option<u32>,
+    gpus: Vec<PathBuf>,
 }
 
 #[derive(Deserialize, Default)]

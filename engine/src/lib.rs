@@ -26,7 +26,7 @@ mod joint;
 pub mod layers;
 mod layout;
 mod lifecycle;
-mod lock;
+pub mod lock;
 pub mod mention;
 pub mod openat2;
 mod own;
@@ -56,7 +56,7 @@ pub use own::cannot_show;
 pub use prepare::{Given, prepare};
 pub use programs::sibling;
 pub use reopen::{Reopened, reopen, reopen_container};
-pub use resize::{enforce, resize};
+pub use resize::{enforce, resize, set as set_share};
 pub use stderr::say;
 
 /// The namespace of the leases of plain processes (`fgpu run`).

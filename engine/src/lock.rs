@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 ///
 /// # Errors
 /// The file cannot be opened or locked.
-pub(crate) fn lock(path: &Path, patience: Duration) -> io::Result<Option<File>> {
+pub fn lock(path: &Path, patience: Duration) -> io::Result<Option<File>> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     let until = Instant::now() + patience;
     loop {

@@ -30,12 +30,27 @@ pub fn resize(
     lease: &Lease,
     annotations: &BTreeMap<String, String>,
 ) -> Result<Option<Lease>, Error> {
-    // What the cluster counts for a claim would be another amount.
-    if let Some(claim @ (Anchor::Claim(_) | Anchor::Pool(_))) = &lease.anchor {
-        let message =
-            format!("{}: the cluster's scheduler has given out its share; make another claim", claim.words());
+    // What the cluster counts would be another amount.
+    if let Some(anchor) = lease.anchor.as_ref().filter(|anchor| !matches!(anchor, Anchor::Pod(_))) {
+        let message = format!(
+            "{}: the cluster's scheduler has given out its share; ask it for another",
+            anchor.words()
+        );
         return Err(Error::new(Code::Denied, message));
     }
+    set(config, store, lease, annotations)
+}
+
+/// [`resize`], also of what another scheduler has given out: it has given more.
+///
+/// # Errors
+/// As [`resize`].
+pub fn set(
+    config: &Config,
+    store: &Store,
+    lease: &Lease,
+    annotations: &BTreeMap<String, String>,
+) -> Result<Option<Lease>, Error> {
     let request = request(config, lease, annotations)?;
     if !matches!(lease.grant.tier, Tier::Quota | Tier::Driver) {
         let tier = lease.grant.tier;

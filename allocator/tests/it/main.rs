@@ -9,6 +9,7 @@ mod claims;
 mod elsewhere;
 mod faults;
 mod hammer;
+mod jobs;
 mod model;
 mod node;
 mod operations;

@@ -117,21 +117,28 @@ impl Delivery for Running<'_> {
     }
 }
 
+/// Makes the share's files, and a mount namespace of this process in which they lie over the driver's.
+///
+/// # Errors
+/// As [`Share::plan`]; the kernel refuses. This process is in a half-made namespace then.
+pub(crate) fn enter_view(share: &Share<'_>, image: &Image<'_>) -> Result<(), Error> {
+    let plan = share.plan(image)?;
+    let stage = share.store.container_dir(share.nonce()).join("stage");
+    let _held = leftovers::hold(&share.config.state_dir)?;
+    view::enter(share.config, &plan, &stage)
+}
+
 /// Makes the view and the cgroup, and runs the command in them to its end. The inner error is why it could
 /// not be executed.
 fn start(share: &Share<'_>, command: &[OsString]) -> Result<io::Result<Ended>, Error> {
-    let Share { config, store, .. } = *share;
+    let store = share.store;
     let nonce = share.nonce();
     let layers = Layers::of_directory(Path::new("/"));
     let cwd = std::env::current_dir().unwrap_or_default().to_string_lossy().into_owned();
     let env: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value.to_str()?)))
         .collect();
-    let plan = share.plan(&Image { layers: layers.as_ref(), env, cwd, may_remount: false })?;
-    let stage = store.container_dir(nonce).join("stage");
-    let held = leftovers::hold(&config.state_dir)?;
-    view::enter(config, &plan, &stage)?;
-    drop(held);
+    enter_view(share, &Image { layers: layers.as_ref(), env, cwd, may_remount: false })?;
     let cgroup = Cgroup::make(nonce);
     let path = || cgroup.as_ref().map(|cgroup| cgroup.path().to_owned());
     if share.has_driver_limit() {

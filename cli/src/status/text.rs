@@ -106,17 +106,24 @@ fn troubles(gpus: &[GpuStatus]) -> Option<String> {
     (!lines.is_empty()).then_some(lines)
 }
 
-/// Which GPUs are for claims alone.
+/// Which GPUs another scheduler gives out alone.
 fn offered(gpus: &[GpuStatus]) -> Option<String> {
-    let node = gpus.iter().find_map(|gpu| gpu.for_claims_of.as_ref())?;
-    let offered = gpus.iter().filter(|gpu| gpu.for_claims_of.is_some());
+    let claims = of_one(gpus, "claims of Kubernetes", |gpu| gpu.for_claims_of.as_ref());
+    let jobs = of_one(gpus, "jobs of Slurm", |gpu| gpu.for_jobs_of.as_ref());
+    let both: String = claims.into_iter().chain(jobs).collect();
+    (!both.is_empty()).then_some(both)
+}
+
+fn of_one(
+    gpus: &[GpuStatus],
+    whose: &str,
+    node_of: impl Fn(&GpuStatus) -> Option<&String>,
+) -> Option<String> {
+    let node = gpus.iter().find_map(&node_of)?;
+    let offered = gpus.iter().filter(|gpu| node_of(gpu).is_some());
     let indices: Vec<_> = offered.map(|gpu| gpu.index.to_string()).collect();
     let (word, verb) = if indices.len() == 1 { ("GPU", "is") } else { ("GPUs", "are") };
-    Some(format!(
-        "{word} {} {verb} for claims of Kubernetes alone (node {}).\n",
-        indices.join(", "),
-        plain(node)
-    ))
+    Some(format!("{word} {} {verb} for {whose} alone (node {}).\n", indices.join(", "), plain(node)))
 }
 
 fn gpu_row(gpu: &GpuStatus) -> Vec<Cell> {

@@ -28,5 +28,6 @@ pub mod panels;
 pub mod podman;
 pub mod process;
 pub mod shuffle;
+pub mod slurm;
 pub mod suite;
 pub mod systemd;

@@ -48,6 +48,7 @@ mod roads;
 mod run;
 mod runtime;
 mod same;
+mod slurm;
 mod state;
 mod status;
 mod tenants;
@@ -71,6 +72,7 @@ fn tests() -> Vec<Test> {
         malformed::TESTS,
         mends::TESTS,
         metrics::TESTS,
+        slurm::TESTS,
         mig::TESTS,
         nvidia_ctk::TESTS,
         cdi::TESTS,
