@@ -14,6 +14,7 @@ mod leftovers;
 mod process;
 mod view;
 
+pub(crate) use cgroup::end_all;
 pub(crate) use leftovers::clear as clear_leftovers;
 pub(crate) use process::enter_view;
 

@@ -7,13 +7,19 @@
 mod task;
 mod view;
 
-use fgpu_allocator::{Job, Shards};
+use std::time::Duration;
+
+use fgpu_allocator::{Anchor, Job, Shards};
 use fgpu_engine::config::Config;
 use fgpu_engine::{driver_step, store};
 use fgpu_spec::{Code, Error, Gpu, Inventory};
 
 use crate::node::Node;
 use crate::output::Output;
+use crate::run::end_all;
+
+/// How long an epilog waits for the end of processes that it has killed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -81,9 +87,14 @@ fn hold(config: &Config, gpus: &[&Gpu]) -> Result<Output, Error> {
     Ok(Output::default())
 }
 
-/// Frees the lease of a job if no process of it is left. One that has some stays: the reconciler finds its end.
+/// Frees the lease of a job that is over for Slurm. What a killed slurmstepd has left of it is ended: its shards
+/// are another job's now. What cannot be ended keeps the lease, whose end the reconciler finds.
 fn end(config: &Config, job: u32) -> Result<Output, Error> {
     let store = store(config)?;
+    let lease = store.leases()?.into_iter().find(|lease| lease.key == Job::key_of(job));
+    if let Some(Anchor::Job(job)) = lease.and_then(|lease| lease.anchor) {
+        end_all(&job.cgroup, PATIENCE);
+    }
     let released = store.release_dead(&Job::key_of(job))?;
     released.iter().try_for_each(|lease| driver_step::ended(config, &store, lease))?;
     Ok(Output::default())

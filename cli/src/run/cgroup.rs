@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fgpu_allocator::proc::cgroups;
 use fgpu_spec::Nonce;
@@ -91,6 +91,25 @@ impl Drop for Cgroup {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+}
+
+/// Ends all processes of the cgroup of this path and of those below it, in each hierarchy that has it. Gives up
+/// after `patience`: one may be uninterruptible.
+pub(crate) fn end_all(path: &str, patience: Duration) {
+    let until = Instant::now() + patience;
+    let roots = std::iter::once(PathBuf::from("/sys/fs/cgroup")).chain(children(Path::new("/sys/fs/cgroup")));
+    let folders: Vec<_> = roots.map(|root| root.join(path.trim_start_matches('/'))).collect();
+    loop {
+        // All at once where it can be (cgroup-v2.rst, "cgroup.kill").
+        let left = folders
+            .iter()
+            .filter(|folder| std::fs::write(folder.join("cgroup.kill"), "1").is_err() && kill_all(folder));
+        let left = left.count() > 0 || !cgroup_is_empty(path);
+        if !left || Instant::now() > until {
+            return;
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 
