@@ -1,4 +1,4 @@
-//! `fgpu setup`: wires fgpu into a container engine, and out of it again.
+//! `fgpu setup`: wires fgpu into a container engine or a scheduler, and out of it again.
 //!
 //! Each engine's part looks at the files there are and says what they shall be: a [`Plan`]. It is shown as a
 //! diff and then carried out, or not. A plan that changes nothing is how a second run ends.
@@ -15,6 +15,7 @@ mod json;
 mod made;
 mod podman;
 mod program;
+mod slurm;
 mod toml;
 
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub(crate) use program::PATIENCE;
 /// What `fgpu setup` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The container engine
+    /// The container engine, or the scheduler
     engine: Name,
 
     /// Show what would be changed, and change nothing
@@ -63,6 +64,8 @@ pub(crate) enum Name {
     Crio,
     /// CDI devices, for `--device fgpu.dev/gpu=0.25`, in /etc/cdi
     Cdi,
+    /// Shards and the plugin that makes them a limit, in /etc/slurm
+    Slurm,
 }
 
 /// What is asked of an engine's part.
@@ -129,6 +132,7 @@ fn plan(system: &System, engine: Name, wish: Wish) -> Result<Plan, Error> {
         Name::Podman => hooks::plan(system, &podman::ENGINE, wish),
         Name::Crio => hooks::plan(system, &crio::ENGINE, wish),
         Name::Cdi => cdi::plan(system, wish),
+        Name::Slurm => slurm::plan(system, wish),
     }
 }
 

@@ -74,7 +74,7 @@ fn files(folder: &Path) -> BTreeMap<String, PathBuf> {
 fn objects(root: &Path) -> Vec<PathBuf> {
     let is_elf = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
     let found: Vec<_> = files(root).into_values().filter(is_elf).collect();
-    assert_eq!(found.len(), 6, "four programs and two libraries: {found:?}");
+    assert_eq!(found.len(), 7, "four programs, two libraries and a plugin: {found:?}");
     found
 }
 

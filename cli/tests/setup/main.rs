@@ -11,6 +11,7 @@ mod crio;
 mod docker;
 mod hooks;
 mod node;
+mod slurm;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

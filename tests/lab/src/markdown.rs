@@ -17,6 +17,7 @@ pub const PAGES: &[Page] = pages![
     "docs/tiers.md"
     "docs/troubleshooting.md"
     "docs/cdi.md"
+    "docs/slurm.md"
     "docs/compose.md"
     "docs/dev-containers.md"
     "docs/pytorch.md"
