@@ -20,6 +20,7 @@ mod node;
 mod report;
 mod running;
 mod slices;
+mod slurm;
 mod state;
 mod units;
 
@@ -105,7 +106,7 @@ impl Diagnosis {
 }
 
 /// The checks, in the order in which their findings are shown.
-const CHECKS: [fn(&Node, &mut Diagnosis); 13] = [
+const CHECKS: [fn(&Node, &mut Diagnosis); 14] = [
     kernel::check,
     driver::check,
     health::check,
@@ -118,6 +119,7 @@ const CHECKS: [fn(&Node, &mut Diagnosis); 13] = [
     engines::check,
     cdi::check,
     kubelet::check,
+    slurm::check,
     conflicts::check,
 ];
 

@@ -27,6 +27,7 @@ use crate::output::Output;
 use change::Change;
 pub(crate) use file::System;
 pub(crate) use program::PATIENCE;
+pub(crate) use slurm::has as slurm_has;
 
 /// What `fgpu setup` is told.
 #[derive(Debug, Args)]

@@ -12,6 +12,8 @@ use super::change::Change;
 use super::file::System;
 use super::{Plan, Wish, made};
 
+pub(crate) use conf::has;
+
 const SLURM: &str = "/etc/slurm/slurm.conf";
 const CGROUP: &str = "/etc/slurm/cgroup.conf";
 /// Each file, and where a drop-in of ours for it is.

@@ -247,6 +247,45 @@ fn faults_of_the_installation() {
     );
 }
 
+/// A node whose jobs of Slurm have shards.
+fn with_slurm(node: &Node, slurm: &str, cgroup: &str) {
+    node.put("etc/slurm/slurm.conf", &format!("GresTypes=gpu,shard\n{slurm}"));
+    node.put("etc/slurm/cgroup.conf", cgroup);
+    node.put("etc/slurm/plugstack.conf.d/50-fgpu.conf", "required /usr/lib/fgpu/slurm/fgpu.so\n");
+}
+
+#[test]
+fn faults_of_slurm() {
+    const GOOD: [&str; 2] = ["TaskPlugin=task/affinity,task/cgroup\n", "ConstrainDevices=yes\n"];
+    faults(
+        &[
+            ("slurm-not-set-up", "warning", "fgpu setup slurm", |node| {
+                with_slurm(node, GOOD[0], GOOD[1]);
+                node.put(
+                    "etc/slurm/plugstack.conf.d/50-fgpu.conf",
+                    "#required /usr/lib/fgpu/slurm/fgpu.so\n",
+                );
+            }),
+            ("slurm-proctrack", "error", "proctrack/cgroup", |node| {
+                with_slurm(node, &format!("{}ProctrackType=proctrack/pgid\n", GOOD[0]), GOOD[1]);
+            }),
+            ("slurm-devices", "error", "ConstrainDevices=yes", |node| with_slurm(node, GOOD[0], "")),
+            ("slurm-devices", "error", "TaskPlugin=task/cgroup", |node| with_slurm(node, "", GOOD[1])),
+            ("slurm-ssh", "warning", "pam_slurm_adopt", |node| {
+                with_slurm(node, GOOD[0], GOOD[1]);
+                node.put("usr/sbin/sshd", "");
+                node.put("etc/pam.d/sshd", "account required pam_nologin.so\n");
+            }),
+        ],
+        &[],
+    );
+    if is_root() {
+        let node = Node::new();
+        with_slurm(&node, GOOD[0], GOOD[1]);
+        assert_eq!(node.findings().0, Vec::<serde_json::Value>::new());
+    }
+}
+
 #[test]
 fn faults_of_the_leases() {
     faults(

@@ -29,7 +29,7 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// Whether a line has the key with such a value.
-pub(super) fn has(text: &str, key: &str, is: impl Fn(&str) -> bool) -> bool {
+pub(crate) fn has(text: &str, key: &str, is: impl Fn(&str) -> bool) -> bool {
     text.lines().any(|line| value(line, key).is_some_and(&is))
 }
 
