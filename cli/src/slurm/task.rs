@@ -188,6 +188,7 @@ impl Delivery for Entering<'_> {
             let image =
                 Image { layers: layers.as_ref(), env: Vec::new(), cwd: "/".into(), may_remount: false };
             enter_view(share, &image)?;
+            view::hide(&share.config.driver_root)?;
             store.activate(share.nonce(), Some(self.task), Some(self.job.cgroup.clone()))?;
         }
         let nodes: Vec<_> = self.gpus.iter().map(|gpu| format!("/dev/nvidia{}", gpu.minor)).collect();

@@ -14,6 +14,7 @@ use fgpu_allocator::{Joined, Lease, Process};
 use fgpu_engine::lock::lock;
 use fgpu_spec::{Code, Error};
 use fgpu_wire::LIMITS_PATH;
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
@@ -65,6 +66,17 @@ fn has_share(folder: &Path) -> bool {
     let id = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     let limits = id(Path::new(LIMITS_PATH));
     limits.is_some() && limits == id(&folder.join("limits"))
+}
+
+/// Hides the driver's own files where they are not in the host's directories: a user who names them would load
+/// the real libraries.
+pub(super) fn hide(driver_root: &Path) -> Result<(), Error> {
+    if driver_root == Path::new("/") {
+        return Ok(());
+    }
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("fgpu"), driver_root, Some("tmpfs"), flags, Some("size=4k,mode=755"))
+        .map_err(|errno| Error::io("hide", driver_root, &errno.into()))
 }
 
 /// Waits until the plugin has closed its end of our standard input: its task is in our namespace then, or dead.

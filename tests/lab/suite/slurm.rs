@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("slurm::all_steps_of_a_job_have_one_share", all_steps_of_a_job_have_one_share),
     Test::once("slurm::an_array_of_a_hundred", an_array_of_a_hundred),
     Test::once("slurm::nothing_is_left", nothing_is_left),
+    Test::once("slurm::a_user_gets_not_around_it", a_user_gets_not_around_it),
     Test::once("slurm::a_job_without_shards_is_untouched", a_job_without_shards_is_untouched),
     Test::once("slurm::what_fails_refuses_the_task_and_drains_nothing", what_fails_refuses_the_task),
     Test::once("slurm::its_gpus_are_for_jobs_alone", its_gpus_are_for_jobs_alone),
@@ -240,6 +241,50 @@ fn nothing_is_left() {
 fn stepds(job: &str) -> Vec<String> {
     let found = shell(&format!("pgrep -f '^slurmstepd: \\[{job}\\.(batch|0)'"));
     found.stdout.split_whitespace().map(str::to_owned).collect()
+}
+
+/// What a user can do to his own job: variables that Slurm sets, mounts of a user namespace, other tasks'
+/// namespaces, the plugin's own program.
+fn a_user_gets_not_around_it() {
+    let Some(cluster) = cluster() else { return };
+    let before = used(&cluster, "n1");
+    let quarters = |script: &str| {
+        let out =
+            cluster.srun(&["-w", "n1", "--gres=shard:25", "sh", "-c", &format!("{script} {ALLOC} fill")]);
+        assert_filled(out.ok(), quarter());
+    };
+    quarters("export SLURM_SHARDS_ON_NODE=100 SLURM_STEP_GPUS=1 CUDA_VISIBLE_DEVICES=0;");
+    quarters("LD_LIBRARY_PATH=/opt/fgpu-sim/usr/lib/x86_64-linux-gnu LD_PRELOAD=");
+    // All that can be unmounted; what came with the namespace is locked.
+    let all = "for m in $(cut -d' ' -f5 /proc/self/mountinfo | tac); do umount $m; done 2>/dev/null;";
+    let inside = format!("{all} exec {ALLOC} fill");
+    let out = cluster.srun(&[
+        "-w",
+        "n1",
+        "--gres=shard:25",
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        &inside,
+    ]);
+    assert_filled(out.ok(), quarter());
+    for denied in [
+        "nsenter -t 1 -m true",
+        "fgpu slurm hold --undo",
+        "fgpu slurm task --job 1 --uid 0 --shards 100 --gpus 0",
+    ] {
+        cluster.srun(&["-w", "n1", "--gres=shard:25", "sh", "-c", denied]).refused();
+    }
+    // The environment of srun itself.
+    let words =
+        ["env", "SLURM_SHARDS_ON_NODE=100", "SLURM_STEP_GPUS=1", "SLURM_JOB_GPUS=1", "srun", "-w", "n1"];
+    let out =
+        run([&["runuser", "-u", "alice", "--"], &words[..], &["--gres=shard:25", ALLOC, "fill"]].concat());
+    assert_filled(out.ok(), quarter());
+    assert_nothing_left(&cluster, "n1", &before);
 }
 
 /// Its environment is byte for byte what Slurm makes it, and its mounts are the node's.
