@@ -8,6 +8,8 @@ use fgpu_allocator::Rules;
 use fgpu_spec::{Code, Compute, Defaults, Error, Policy, Seen, Vocabulary};
 use serde::Deserialize;
 
+mod file;
+
 /// Where the configuration is read from. There is no environment variable for it: a front end runs with the
 /// environment of a container engine that is not ours.
 pub const PATH: &str = "/etc/fgpu/config.toml";
@@ -193,79 +195,6 @@ impl Config {
         state_dir.unwrap_or_else(|| Self::default().state_dir)
     }
 
-    /// Parses the text of a configuration file. The error is one line: where, what, and what would be right.
-    fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| one_line(text, &error))?;
-        let defaults = Self::default();
-        Ok(Self {
-            policy: file.policy,
-            units_per_gpu: match file.units_per_gpu {
-                Some(0) => return Err("units-per-gpu must be at least 1".into()),
-                units => units,
-            },
-            reserve_memory: match file.reserve_memory {
-                None => 0,
-                Some(text) => fgpu_spec::parse_memory(&text).map_err(|e| format!("reserve-memory: {e}"))?,
-            },
-            wait_default: match file.wait_default {
-                None => Duration::ZERO,
-                Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("wait-default: {e}"))?,
-            },
-            wait_max: match file.wait_max {
-                None => WAIT_MAX,
-                Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("wait-max: {e}"))?,
-            },
-            accept_env: file.accept_env,
-            aliases: file
-                .aliases
-                .iter()
-                .map(|word| word.parse().map_err(|reason| format!("aliases: {reason}")))
-                .collect::<Result<_, String>>()?,
-            allow_none: file.allow_none,
-            state_dir: absolute("state-dir", file.state_dir)?.unwrap_or(defaults.state_dir),
-            log_dir: absolute("log-dir", file.log_dir)?.unwrap_or(defaults.log_dir),
-            log_level: file.log_level,
-            library_dir: absolute("library-dir", file.library_dir)?.unwrap_or(defaults.library_dir),
-            runtimes: match file.runtimes {
-                None => defaults.runtimes,
-                Some(list) if list.is_empty() => return Err("runtimes must name at least one".into()),
-                Some(list) => list,
-            },
-            driver_root: absolute("[driver] root", file.driver.root)?.unwrap_or(defaults.driver_root),
-            driver_extra: file
-                .driver
-                .extra
-                .into_iter()
-                .map(|path| absolute("[driver] extra", Some(path)).map(Option::unwrap_or_default))
-                .collect::<Result<_, _>>()?,
-            compute: file.quota.compute,
-            foreign: file.placement.foreign,
-            mig_use_existing: file.mig.use_existing,
-            mig_keep: match file.mig.keep {
-                None => Duration::ZERO,
-                Some(text) => fgpu_spec::parse_wait(&text).map_err(|e| format!("[mig] keep: {e}"))?,
-            },
-            exceeded: file.exceeded.act,
-            owner_max_gpus: file
-                .owner
-                .into_iter()
-                .filter_map(|(name, owner)| Some((name, owner.max_gpus?)))
-                .collect(),
-            slurm: Slurm {
-                shards_per_gpu: match file.slurm.shards_per_gpu {
-                    Some(0) => return Err("[slurm] shards-per-gpu must be at least 1".into()),
-                    shards => shards.unwrap_or(defaults.slurm.shards_per_gpu),
-                },
-                gpus: file
-                    .slurm
-                    .gpus
-                    .into_iter()
-                    .map(|path| absolute("[slurm] gpus", Some(path)).map(Option::unwrap_or_default))
-                    .collect::<Result<_, _>>()?,
-            },
-        })
-    }
-
     /// What the configuration says where a request is silent.
     pub fn defaults(&self) -> Defaults {
         Defaults {
@@ -298,91 +227,6 @@ impl Config {
 /// The keys of [`PATH`] that `T` has.
 fn part<T: for<'de> Deserialize<'de>>() -> Option<T> {
     toml::from_str(&std::fs::read_to_string(PATH).ok()?).ok()
-}
-
-fn absolute(key: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>, String> {
-    match path {
-        Some(path) if !path.is_absolute() => {
-            Err(format!("{key} = \"{}\" must be an absolute path", path.display()))
-        }
-        path => Ok(path),
-    }
-}
-
-fn one_line(text: &str, error: &toml::de::Error) -> String {
-    let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
-    let there = text.lines().nth(line).unwrap_or_default().trim().replace(char::is_control, "?");
-    format!("line {}: {there}: {}", line + 1, error.message().replace('\n', " "))
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct File {
-    policy: Policy,
-    units_per_gpu: Option<u32>,
-    reserve_memory: Option<String>,
-    wait_default: Option<String>,
-    wait_max: Option<String>,
-    accept_env: bool,
-    aliases: Vec<String>,
-    allow_none: bool,
-    state_dir: Option<PathBuf>,
-    log_dir: Option<PathBuf>,
-    log_level: LogLevel,
-    library_dir: Option<PathBuf>,
-    runtimes: Option<Vec<PathBuf>>,
-    driver: Driver,
-    placement: Placement,
-    quota: Quota,
-    mig: Mig,
-    exceeded: ExceededTable,
-    owner: BTreeMap<String, Owner>,
-    slurm: SlurmTable,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct SlurmTable {
-    shards_per_gpu: Option<u32>,
-    gpus: Vec<PathBuf>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct Driver {
-    root: Option<PathBuf>,
-    extra: Vec<PathBuf>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct Placement {
-    foreign: Foreign,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct Quota {
-    compute: Compute,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct Mig {
-    use_existing: bool,
-    keep: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct ExceededTable {
-    act: Exceeded,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct Owner {
-    max_gpus: Option<u32>,
 }
 
 #[cfg(test)]
@@ -420,6 +264,9 @@ mod tests {
             act = "stop"
             [owner."team-a"]
             max-gpus = 2
+            [slurm]
+            shards-per-gpu = 8
+            gpus = ["/dev/nvidia1"]
             "#,
         )
         .unwrap();
@@ -441,6 +288,7 @@ mod tests {
         assert_eq!(config.compute, Compute::Share);
         assert_eq!(config.exceeded, Exceeded::Stop);
         assert_eq!(config.owner_max_gpus["team-a"], 2);
+        assert_eq!(config.slurm, Slurm { shards_per_gpu: 8, gpus: vec!["/dev/nvidia1".into()] });
     }
 
     #[test]
@@ -465,6 +313,8 @@ mod tests {
             ("runtimes = []", "at least one"),
             ("aliases = [\"runai\"]", "kai, hami, volcano, backend.ai, nvidia"),
             ("[exceeded]\nact = \"kill\"", "`report` or `stop`"),
+            ("[slurm]\nshards-per-gpu = 0", "at least 1"),
+            ("[slurm]\ngpus = [\"nvidia1\"]", "absolute"),
             ("aliases = \"kai\"", "line 1: aliases = \"kai\": invalid type"),
             ("\n\nwait-max = 5", "line 3: wait-max = 5: invalid type"),
         ] {
