@@ -228,7 +228,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Slurm(slurm::Arguments),
 
-    /// Wire fgpu into a container engine, or out of it again
+    /// Wire fgpu into a container engine or into Slurm, or out of it again
     ///
     /// Every change is shown as a diff. What else is in the files stays as it is, comments and order
     /// included. Running it again changes nothing. Nothing is restarted; the command that does it is printed.
@@ -249,6 +249,7 @@ Examples:
   fgpu setup docker --dry-run        what would be changed
   fgpu setup docker                  then `docker run --runtime=fgpu --annotation fgpu/fraction=0.25 …`
   fgpu setup crio                    then pods with the annotation fgpu/fraction
+  fgpu setup slurm                   then `srun --gres=shard:25 …`: a quarter of a GPU
   fgpu setup docker --undo
 
 A file that cannot be understood is an error that names its line, and nothing is changed.";

@@ -1,7 +1,8 @@
-//! Slurm: this node's GPUs as shards in slurm.conf and gres.conf, and the plugin in plugstack.conf (docs/slurm.md).
+//! Slurm: this node's GPUs as shards in slurm.conf and gres.conf, and the plugin in plugstack.conf
+//! (docs/slurm.md).
 //!
-//! gres.conf and plugstack.conf get a drop-in each. What a node has is said in its own line of slurm.conf, which
-//! is changed in place, with the line before it as a comment: an undo brings that back.
+//! gres.conf and plugstack.conf get a drop-in each. slurm.conf has one line for a node, which is changed in
+//! place. The line as it was stays above it as a comment, from which an undo takes it.
 
 mod conf;
 
@@ -86,8 +87,8 @@ pub(super) fn plan(system: &System, wish: Wish) -> Result<Plan, Error> {
     Ok(Plan { changes, warnings, next })
 }
 
-/// Changes of a drop-in and of the file that is to read it. `content` is told what the file has besides; without
-/// a content both are taken out.
+/// Changes of a drop-in and of the file that is to read it. `content` is told what the file has besides;
+/// without a content both are taken out.
 fn dropped_in(
     system: &System,
     [file, own]: [&str; 2],

@@ -6,13 +6,13 @@
 //!
 //! ```text
 //! slurmstepd ─ fork ─ task_init_privileged ─ task_init ─ execve
-//!                      │ fgpu slurm task      │ a refusal is said here: standard error is the job's by now
+//!                      │ fgpu slurm task      │ says a refusal, on the job's standard error
 //!                      └ setns
 //! ```
 //!
-//! The work is done by `fgpu`, a process of its own: nothing here is slow, and nothing of it can end slurmd. A
-//! job without shards is not touched. No function of ours fails for Slurm but `task_init`, which ends one
-//! task: a failure elsewhere would drain the node.
+//! `fgpu`, a process of its own, does the work: nothing here is slow, and nothing here can end slurmd. A job
+//! without shards is not touched. Of our functions `task_init` alone fails for Slurm, which ends one task: a
+//! failure elsewhere would drain the node.
 
 mod fgpu;
 mod spank;
@@ -53,8 +53,8 @@ const fn text<const N: usize>(bytes: &[u8; N]) -> [c_char; N] {
     text
 }
 
-/// Slurm's releases by the number of their API, which grows by one with each (`API_CURRENT` in its META). What
-/// is used of SPANK is the same in all of them.
+/// Slurm's releases by the number of their API, which grows by one with each (`API_CURRENT` in its META).
+/// They have the same functions and structures of SPANK, as far as these are used here.
 const RELEASES: [(c_long, u32); 8] = [
     (38, 0x16_05_00),
     (39, 0x17_02_00),
@@ -78,7 +78,7 @@ extern "C" fn know_release() {
     unsafe { plugin_version = release.map_or(0, |(_, version)| *version) };
 }
 
-/// What becomes of a task between its two calls. Each task is a process of its own.
+/// The outcome of the first call, for the second. Each task is a process of its own.
 static TASK: Mutex<Task> = Mutex::new(Task::Untouched);
 
 enum Task {
@@ -147,8 +147,7 @@ fn enter(spank: &Spank, program: &str, shards: &str) -> Result<Vec<String>, Stri
     };
     let gpus = spank.env(variable).or_else(|| spank.env(c"SLURM_JOB_GPUS"));
     let gpus = gpus.ok_or(
-        "fgpu: driver-error: Slurm does not say on which GPU the shards are; gres.conf needs \
-                           File= for each GPU",
+        "fgpu: driver-error: Slurm does not say on which GPU the shards are; gres.conf needs File= for each GPU",
     )?;
     let (job, uid) = (spank.job().to_string(), spank.uid().to_string());
     let mut words = vec!["slurm", "task", "--job", &job, "--uid", &uid, "--shards", shards, "--gpus", &gpus];
@@ -180,7 +179,7 @@ pub unsafe extern "C" fn slurm_spank_task_init(
 ) -> c_int {
     // SAFETY: Slurm's.
     let spank = unsafe { Spank::new(handle) };
-    // Whoever holds the lock panicked, and then there is no share.
+    // The lock is poisoned by a panic in the first call: then there is no share.
     let Ok(task) = TASK.lock() else { return -1 };
     let refused = match &*task {
         Task::Untouched => return 0,
@@ -203,8 +202,8 @@ pub unsafe extern "C" fn slurm_spank_task_init(
     0
 }
 
-/// Slurm confines a task to the GPU that it has chosen (ConstrainDevices). If that is another one, the numbers
-/// of the two mean different GPUs.
+/// Why the task may not open its GPUs, if so. Slurm confines it to the GPU that it has chosen
+/// (ConstrainDevices), which is another one where its numbers and ours mean different GPUs.
 fn not_open(nodes: &[String]) -> Option<String> {
     let node =
         nodes.iter().find(|node| access(node.as_str(), AccessFlags::R_OK | AccessFlags::W_OK).is_err())?;
@@ -226,7 +225,7 @@ pub unsafe extern "C" fn slurm_spank_job_epilog(
 ) -> c_int {
     // SAFETY: Slurm's.
     let (spank, program) = unsafe { (Spank::new(handle), program(count, words)) };
-    // What stays is found by the reconciler.
+    // The reconciler frees a share that stays.
     if let Err(error) = fgpu::call(&program, &["slurm", "end", &spank.job().to_string()]) {
         spank::log(&format!("fgpu: the job's share stays until fgpu gc: {error}"));
     }

@@ -63,8 +63,8 @@ pub fn lives(pid: i32) -> bool {
     }
 }
 
-/// Whether a process has a handler for a signal (`SigCgt`, proc_pid_status(5)). Without one the first process of
-/// a PID namespace does not hear it.
+/// Whether a process has a handler for a signal (`SigCgt`, proc_pid_status(5)). Without one the first process
+/// of a PID namespace does not hear it.
 pub fn handles(pid: i32, signal: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -1,4 +1,5 @@
-//! slurm.conf(5): lines of `Key=Value` words, whose keys are read without regard to case; `#` begins a comment.
+//! slurm.conf(5): lines of `Key=Value` words, whose keys are read without regard to case; `#` begins a
+//! comment.
 
 /// Before a line that was changed: the line as it was.
 const WAS: &str = "# before `fgpu setup slurm`: ";
@@ -41,14 +42,10 @@ fn with_entries(line: &str, key: &str, entries: &[impl AsRef<str>]) -> String {
     let new = entries.iter().map(AsRef::as_ref).filter(|entry| !there.contains(&name(entry)));
     let all: Vec<_> = old.split(',').filter(|entry| !entry.is_empty()).chain(new).collect();
     let all = all.join(",");
-    match line.find(old).filter(|_| !old.is_empty()) {
-        // The first that looks like it may be another key's.
-        Some(_) => {
-            let word = line.split_whitespace().find(|word| {
-                word.split_once('=')
-                    .is_some_and(|(name, value)| name.eq_ignore_ascii_case(key) && value == old)
-            });
-            let word = word.unwrap_or_default();
+    let is_the_keys =
+        |word: &&str| word.split_once('=').is_some_and(|(name, _)| name.eq_ignore_ascii_case(key));
+    match line.split_whitespace().find(is_the_keys).filter(|_| !old.is_empty()) {
+        Some(word) => {
             let name = word.split('=').next().unwrap_or_default();
             line.replacen(word, &format!("{name}={all}"), 1)
         }

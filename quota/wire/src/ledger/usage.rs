@@ -22,8 +22,8 @@ pub struct Process {
 #[derive(Debug, Clone, Copy)]
 pub struct Usage<'a>(&'a [u8]);
 
-/// How many bytes of a ledger were ever used, by its first bytes, up to the first slot. The rest is zeros, and most
-/// of the file.
+/// How many bytes of a ledger were ever used, by its first bytes, up to the first slot. The rest is zeros,
+/// and most of the file.
 pub fn used_size(header: &[u8]) -> usize {
     let high = header.get(12..16).and_then(|word| word.try_into().ok()).map_or(0, u32::from_ne_bytes);
     slot_at((high as usize).min(MAX_SLOTS))
