@@ -11,8 +11,10 @@ use crate::{Key, Process};
 /// The namespaces of the keys of such leases. No engine has one of these names whose ids have a `/`.
 const CLAIM: &str = "claim";
 pub(crate) const POD: &str = "pod";
-pub(crate) const POOL: &str = "kubernetes";
-pub(crate) const SLURM: &str = "slurm";
+const POOL: &str = "kubernetes";
+const SLURM: &str = "slurm";
+/// What the id of a node's own lease begins with. No job's id does.
+const NODE: &str = "node/";
 
 /// What a lease ends with if that is no process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +27,7 @@ pub enum Anchor {
     /// The GPUs that the node's DRA driver offers to the cluster. It takes nothing of them and keeps all but
     /// claims off: what kube-scheduler gives out must be there.
     Pool(Pool),
-    /// A job of Slurm: all its tasks on this node have one share. It ends with the last process of its cgroup.
+    /// A job of Slurm: its tasks on this node have one share. It ends with the last process of its cgroup.
     Job(Job),
     /// The GPUs that Slurm gives out on this node. It keeps all but jobs off, as a pool does.
     Shards(Shards),
@@ -114,7 +116,7 @@ impl Pod {
 impl Pool {
     /// The key of the lease.
     pub fn key(&self) -> Key {
-        Key { namespace: POOL.into(), id: format!("node/{}", self.name) }
+        Key { namespace: POOL.into(), id: format!("{NODE}{}", self.name) }
     }
 }
 
@@ -133,7 +135,14 @@ impl Job {
 impl Shards {
     /// The key of the lease.
     pub fn key(&self) -> Key {
-        Key { namespace: SLURM.into(), id: format!("node/{}", self.node) }
+        Key { namespace: SLURM.into(), id: format!("{NODE}{}", self.node) }
+    }
+}
+
+impl Key {
+    /// Whether it is that of a lease which holds GPUs for what another scheduler sends.
+    pub(crate) fn is_pools(&self) -> bool {
+        [POOL, SLURM].contains(&&*self.namespace) && self.id.starts_with(NODE)
     }
 }
 
@@ -147,11 +156,6 @@ impl Anchor {
             Self::Job(job) => job.key(),
             Self::Shards(shards) => shards.key(),
         }
-    }
-
-    /// Whether it is no holder, but keeps GPUs for those that another scheduler sends.
-    pub fn is_pool(&self) -> bool {
-        matches!(self, Self::Pool(_) | Self::Shards(_))
     }
 
     /// For people: `claim default/training, request gpu` or `pod default/trainer`.

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use fgpu_spec::{Gpu, Inventory, MigSlice, escape_for_display};
 
-use crate::anchor::{POOL, SLURM};
 use crate::image::{Damage, Image, Part, Summary, quoted};
 use crate::names::called;
 use crate::ratio::{WHOLE, ppm};
@@ -79,7 +78,7 @@ pub struct Holder {
 impl Holder {
     /// Whether it holds the GPU for what another scheduler sends.
     pub fn is_pool(&self) -> bool {
-        self.key.namespace == POOL || (self.key.namespace == SLURM && self.key.id.starts_with("node/"))
+        self.key.is_pools()
     }
 
     /// What people call it. Reads files of its engine: for messages alone, and not under the lock.

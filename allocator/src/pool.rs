@@ -1,10 +1,10 @@
 //! The GPUs of a node that only another scheduler gives out: to claims of Kubernetes, or to jobs of Slurm.
 //!
-//! kube-scheduler knows what claims take and nothing else, so what it may give out must not go to anybody
-//! else. The node's DRA driver holds the GPUs that it offers by one lease, before it offers them; slurmd holds
-//! those of its `gres.conf`. The lease is exclusive and takes neither memory nor SM time: claims are added up
-//! as ever, and every other request finds those GPUs taken whole. What was there before stays until it ends;
-//! the DRA driver offers a GPU when it has.
+//! Such a scheduler knows what its own take and nothing else, so what it may give out must not go to anybody
+//! else. One lease of the node's holds these GPUs: the DRA driver makes it before it offers them, the plugin
+//! for Slurm when slurmd starts. The lease is exclusive and takes neither memory nor SM time: claims and jobs
+//! are added up as ever, and every other request finds those GPUs taken whole. A lease that is there before
+//! stays until it ends; the DRA driver offers a GPU when it has.
 
 use fgpu_spec::{Compute, Grant, GrantedGpu, Tier};
 
@@ -68,6 +68,14 @@ impl Store {
     }
 
     fn hold(&self, anchor: &Anchor, gpus: &[String]) -> Result<Vec<String>, Error> {
+        let side = Side::of(Some(anchor));
+        // Each task of a job asks: without the lock.
+        let leases = self.leases()?;
+        let now = leases.iter().find(|lease| lease.anchor.as_ref() == Some(anchor));
+        let uuids = |lease: &Lease| lease.grant.gpus.iter().map(|gpu| gpu.uuid.clone()).collect::<Vec<_>>();
+        if !gpus.is_empty() && now.is_some_and(|lease| uuids(lease) == gpus) {
+            return Ok(still_used(&leases, side, gpus));
+        }
         let key = image::key_head(&anchor.key());
         let nonce = new_nonce()?;
         let change = {
@@ -111,7 +119,7 @@ impl Store {
             Some(lease) => self.tell(Change::Granted(lease)),
             None => {}
         }
-        self.still_used(Side::of(Some(anchor)), gpus)
+        Ok(still_used(&self.leases()?, side, gpus))
     }
 
     fn pool_lease(
@@ -141,15 +149,14 @@ impl Store {
             joined: Vec::new(),
         })
     }
+}
 
-    /// Those of the GPUs on which there is more than what this side has sent.
-    fn still_used(&self, side: Side, gpus: &[String]) -> Result<Vec<String>, Error> {
-        let others = |lease: &Lease| Side::of(lease.anchor.as_ref()) != side && lease.state != State::Kept;
-        let leases = self.leases()?;
-        let shares = leases.iter().filter(|lease| others(lease)).flat_map(|lease| &lease.grant.gpus);
-        let used: Vec<_> = shares.map(|share| &share.uuid).collect();
-        Ok(gpus.iter().filter(|uuid| used.contains(uuid)).cloned().collect())
-    }
+/// Those of the GPUs on which there is more than what this side has sent.
+fn still_used(leases: &[Lease], side: Side, gpus: &[String]) -> Vec<String> {
+    let others = |lease: &&Lease| Side::of(lease.anchor.as_ref()) != side && lease.state != State::Kept;
+    let shares = leases.iter().filter(others).flat_map(|lease| &lease.grant.gpus);
+    let used: Vec<_> = shares.map(|share| &share.uuid).collect();
+    gpus.iter().filter(|uuid| used.contains(uuid)).cloned().collect()
 }
 
 fn nothing_of(uuid: &str) -> GrantedGpu {

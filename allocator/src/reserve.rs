@@ -72,7 +72,7 @@ pub(crate) struct Refused {
 
 /// How a reservation stands to the queue.
 pub(crate) enum Stand<'a> {
-    /// It is behind all that wait, and does not wait itself.
+    /// It does not wait itself. It is behind all that wait, unless another scheduler has decided it.
     Aside,
     /// It waits, or would like to; it takes a place if it has none and is refused.
     Waits(&'a mut Ticket),

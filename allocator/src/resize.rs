@@ -6,6 +6,7 @@ use crate::capacity;
 use crate::decision::Refusal;
 use crate::image::{self, Edit, Image};
 use crate::place::place;
+use crate::pool::Side;
 use crate::refusal::Case;
 use crate::{Change, Lease, Rules, Store, queue, refusal};
 
@@ -74,10 +75,15 @@ impl Store {
             image.rewrite(&self.boot, |other| if other == line { Edit::Drop } else { Edit::Keep }, None);
         let others =
             Image::parse(without.concat(), &self.boot).map_err(|damage| self.damaged(&lock, damage))?;
-        let sums = capacity::sum(others.lines(), inventory, rules, ask.owner.as_deref(), None)
+        let side = Side::of(old.anchor.as_ref());
+        let lines = others.lines().filter(|other| !side.may_use(other));
+        let sums = capacity::sum(lines, inventory, rules, ask.owner.as_deref(), None)
             .map_err(|damage| self.damaged(&lock, damage))?;
         let mut decision = place(inventory, rules, &ask, &sums.held, sums.owner_ppm);
-        if let Ok(placement) = &decision.outcome {
+        // What another scheduler has given out is ahead of all that wait here.
+        if side == Side::Node
+            && let Ok(placement) = &decision.outcome
+        {
             let delayed = queue::delayed_by_growth(&others, &sums, inventory, rules, &old, placement);
             if let Some(waiter) = delayed.map_err(|damage| self.damaged(&lock, damage))? {
                 decision.outcome = Err(Refusal::Behind(Box::new(waiter)));

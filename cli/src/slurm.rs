@@ -79,7 +79,7 @@ fn gpus<'a>(config: &Config, inventory: &'a Inventory) -> Result<Vec<&'a Gpu>, E
     config.slurm.gpus.iter().map(find).collect()
 }
 
-/// Keeps all but jobs off these GPUs. What is on them already stays until it ends.
+/// Keeps all but jobs off these GPUs. A lease that is on them already stays until it ends.
 fn hold(config: &Config, gpus: &[&Gpu]) -> Result<Output, Error> {
     let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
@@ -87,8 +87,9 @@ fn hold(config: &Config, gpus: &[&Gpu]) -> Result<Output, Error> {
     Ok(Output::default())
 }
 
-/// Frees the lease of a job that is over for Slurm. What a killed slurmstepd has left of it is ended: its shards
-/// are another job's now. What cannot be ended keeps the lease, whose end the reconciler finds.
+/// Frees the lease of a job that is over for Slurm. Processes that a killed slurmstepd has left are ended: the
+/// job's shards are another job's now. A process that cannot be ended keeps the lease, and the reconciler
+/// finds its end.
 fn end(config: &Config, job: u32) -> Result<Output, Error> {
     let store = store(config)?;
     let lease = store.leases()?.into_iter().find(|lease| lease.key == Job::key_of(job));

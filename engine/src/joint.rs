@@ -3,6 +3,7 @@
 //! ```text
 //! <state>/containers/<nonce>/turn   flock of the process that makes a container's plan
 //! <state>/containers/<nonce>/made   empty; there since all other files are
+//! <state>/containers/<nonce>/tasks  flock of the task of a job that makes a mount namespace
 //! ```
 //!
 //! The first container's plan makes the files, the next ones find them. A process that is killed on the way
@@ -20,6 +21,8 @@ use nix::mount::{MntFlags, umount2};
 use crate::lock::lock;
 
 const TURN: &str = "turn";
+/// The file of another turn, that of a job's tasks to make a mount namespace (`fgpu slurm task`).
+pub const TASKS: &str = "tasks";
 const MADE: &str = "made";
 
 /// How long another container's plan may take: a thousand times as long as it does.
@@ -77,7 +80,8 @@ impl Joint {
             let entry = entry?;
             match entry.file_type()?.is_dir() {
                 true => fs::remove_dir_all(entry.path())?,
-                false if entry.file_name() == TURN => {}
+                // A turn whose file is gone is nobody else's to wait for.
+                false if [TURN, TASKS].iter().any(|turn| entry.file_name() == *turn) => {}
                 false => fs::remove_file(entry.path())?,
             }
         }

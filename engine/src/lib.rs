@@ -48,6 +48,7 @@ pub mod watch;
 pub use child::Ended;
 pub use edit::{Container, RootfsMount, prepare_bundle};
 pub use grant::tiers;
+pub use joint::TASKS;
 pub use lifecycle::{
     activate, cgroup_is_empty, cgroup_of, cgroups_in, ended, give_back, give_back_anchored, holds, limit,
     release, release_container, release_deleted, store,

@@ -10,7 +10,7 @@
 //! What differs between front ends is a [`Delivery`]: an edit of the spec ([`crate::edit`]), mounts in a
 //! container that exists already (fgpu-hook), a view of the host's own root (`fgpu run`).
 
-use fgpu_allocator::{Applicant, Lease, Store};
+use fgpu_allocator::{Applicant, Store};
 use fgpu_spec::{Code, Document, Error, Nonce, Plan, Request, Tier};
 use tracing::{debug, debug_span};
 
@@ -71,11 +71,6 @@ impl Share<'_> {
     /// lease.
     pub fn plan(&self, image: &Image<'_>) -> Result<Plan, Error> {
         self.granted.plan(self.config, self.store, image)
-    }
-
-    /// What is written down.
-    pub fn lease(&self) -> &Lease {
-        &self.granted.lease
     }
 
     /// Which grant it is.

@@ -55,7 +55,7 @@ fn one_of_its_tasks_that_run_is_written_down() {
     }
 }
 
-/// What Slurm gives out is there: nobody else is put on its GPUs, and nobody who waits is before a job.
+/// Slurm's GPUs serve jobs alone, and a job goes before requests that wait.
 #[test]
 fn slurms_gpus_are_for_jobs_alone() {
     let node = Node::new();
@@ -77,6 +77,15 @@ fn slurms_gpus_are_for_jobs_alone() {
         take(&node, 250_000, &task(id, node.spawn())).unwrap();
     }
     assert_eq!(take(&node, 10_000, &task(5, node.spawn())).unwrap_err().code, Code::NoCapacity);
+    let grown = |id, ppm| {
+        let leases = node.store.leases().unwrap();
+        let lease = leases.iter().find(|lease| lease.key == Job::key_of(id)).unwrap();
+        node.store.resize(&inventory(1), &rules, &fraction(ppm), &lease.grant.nonce, |_, _| {})
+    };
+    assert_eq!(grown(1, 300_000).unwrap_err().code, Code::NoCapacity);
+    grown(2, 200_000).unwrap().unwrap();
+    let more = grown(1, 300_000).unwrap().unwrap();
+    assert_eq!(more.grant.gpus[0].cores_ppm, 300_000, "neither the pool nor who waits is in the way");
     let claims = fgpu_allocator::Pool { name: "n1".into() };
     assert_eq!(node.store.hold_for_claims(&claims, &gpus).unwrap(), gpus, "jobs are no claims");
     node.store.hold_for_jobs(&shards(), &[]).unwrap();

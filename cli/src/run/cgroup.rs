@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fgpu_allocator::proc::cgroups;
@@ -94,12 +94,18 @@ impl Drop for Cgroup {
     }
 }
 
-/// Ends all processes of the cgroup of this path and of those below it, in each hierarchy that has it. Gives up
-/// after `patience`: one may be uninterruptible.
+/// Ends all processes of the cgroup of this path and of those below it, in each hierarchy that has it. Gives
+/// up after `patience`: one may be uninterruptible. Does nothing for the root of a hierarchy, which has the
+/// processes of the whole node.
 pub(crate) fn end_all(path: &str, patience: Duration) {
+    let relative = Path::new(path.trim_start_matches('/'));
+    let is_plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+    if relative.as_os_str().is_empty() || !is_plain {
+        return;
+    }
     let until = Instant::now() + patience;
     let roots = std::iter::once(PathBuf::from("/sys/fs/cgroup")).chain(children(Path::new("/sys/fs/cgroup")));
-    let folders: Vec<_> = roots.map(|root| root.join(path.trim_start_matches('/'))).collect();
+    let folders: Vec<_> = roots.map(|root| root.join(relative)).collect();
     loop {
         // All at once where it can be (cgroup-v2.rst, "cgroup.kill").
         let left = folders

@@ -68,8 +68,8 @@ pub(super) fn run(config: &Config, inventory: &Inventory, task: &Task) -> Result
     Ok(Output::default())
 }
 
-/// A plugin of Slurm's that gives a job mounts of its own (job_container/tmpfs, namespace/linux) takes the task
-/// away from the mounts in which the share's files are.
+/// Refuses a task whose mounts are not slurmstepd's: a plugin of Slurm's (job_container/tmpfs,
+/// namespace/linux) has given the job mounts of its own, and the share's files would be in those.
 fn refuse_job_container(job: u32, pid: i32) -> Result<(), Error> {
     let stepd = parent(pid).map_err(|error| Error::io("read", Path::new("/proc"), &error))?;
     let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
@@ -80,7 +80,8 @@ fn refuse_job_container(job: u32, pid: i32) -> Result<(), Error> {
     Err(Error::new(
         Code::Denied,
         format!(
-            "job {job}: Slurm gives its tasks mounts of their own (JobContainerType, NamespaceType), which fgpu cannot use yet"
+            "job {job}: Slurm gives its tasks mounts of their own (JobContainerType, NamespaceType), which fgpu \
+             cannot use yet"
         ),
     ))
 }
@@ -134,7 +135,7 @@ fn annotations(config: &Config, task: &Task, gpus: &[&Gpu]) -> Result<BTreeMap<S
     Ok(own.into_iter().chain(compute).map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// The cgroup of the job, in which our slurmstepd is (cgroup/v2 of Slurm).
+/// The cgroup of the job: its slurmstepd is in it, or in one below (proctrack/cgroup).
 fn cgroup(job: u32) -> Result<String, Error> {
     let lines = cgroups("self").map_err(|error| Error::io("read", Path::new("/proc/self/cgroup"), &error))?;
     let name = format!("job_{job}");
@@ -146,7 +147,7 @@ fn cgroup(job: u32) -> Result<String, Error> {
     lines.iter().find_map(|line| of(&line.path)).ok_or_else(|| {
         let message = format!(
             "job {job}: Slurm has no cgroup for it, by which fgpu would know its end; set \
-             ProctrackType=proctrack/cgroup in slurm.conf and CgroupPlugin=cgroup/v2 in cgroup.conf"
+             ProctrackType=proctrack/cgroup in slurm.conf"
         );
         Error::new(Code::DriverError, message)
     })
@@ -175,12 +176,14 @@ impl Delivery for Entering<'_> {
     fn deliver(&mut self, share: &Share<'_>, document: &mut Document, (): &()) -> Result<(), Error> {
         let store = share.store;
         let folder = store.container_dir(share.nonce());
-        self.grow(share, document)?;
         fgpu_engine::container_files::folder(&folder)?;
         let turn = view::turn(&folder)?;
+        let ended = || Error::new(Code::Internal, "the job's share was given back meanwhile");
+        // What the job's other tasks have made of it.
         let now = store.leases()?.into_iter().find(|lease| lease.grant.nonce == *share.nonce());
-        let now =
-            now.ok_or_else(|| Error::new(Code::Internal, "the job's share was given back meanwhile"))?;
+        let now = now.ok_or_else(ended)?;
+        self.is_on_its_gpus(&now)?;
+        self.grow(share, &now, document)?;
         if view::enter_anothers(&now, &folder)? {
             drop(turn);
         } else {
@@ -189,7 +192,9 @@ impl Delivery for Entering<'_> {
                 Image { layers: layers.as_ref(), env: Vec::new(), cwd: "/".into(), may_remount: false };
             enter_view(share, &image)?;
             view::hide(&share.config.driver_root)?;
-            store.activate(share.nonce(), Some(self.task), Some(self.job.cgroup.clone()))?;
+            if !store.activate(share.nonce(), Some(self.task), Some(self.job.cgroup.clone()))? {
+                return Err(ended());
+            }
         }
         let nodes: Vec<_> = self.gpus.iter().map(|gpu| format!("/dev/nvidia{}", gpu.minor)).collect();
         let mut out = std::io::stdout();
@@ -201,9 +206,19 @@ impl Delivery for Entering<'_> {
 }
 
 impl Entering<'_> {
-    /// A step that salloc's user starts may have fewer shards than his job, and be the first.
-    fn grow(&self, share: &Share<'_>, document: &Document) -> Result<(), Error> {
-        let lease: &Lease = share.lease();
+    /// A job has one lease, so all its steps are on the same GPUs.
+    fn is_on_its_gpus(&self, lease: &Lease) -> Result<(), Error> {
+        let held: Vec<_> = lease.grant.gpus.iter().map(|share| &share.uuid).collect();
+        if held.len() == self.gpus.len() && self.gpus.iter().all(|gpu| held.contains(&&gpu.uuid)) {
+            return Ok(());
+        }
+        let message = format!("job {}: its share is on other GPUs than this step's shards", self.job.id);
+        Err(Error::new(Code::Conflict, message))
+    }
+
+    /// Gives the job more if this step has more shards than those before it: the first step of a job that
+    /// salloc has made may have a part of them. The turn is held, so no two steps grow it at once.
+    fn grow(&self, share: &Share<'_>, lease: &Lease, document: &Document) -> Result<(), Error> {
         let asked =
             fgpu_engine::grant::request(share.config, document)?.map_or(0, |request| request.cores_ppm);
         if lease.grant.gpus.iter().all(|gpu| gpu.cores_ppm >= asked) {

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fgpu_allocator::{Joined, Lease, Process};
+use fgpu_engine::TASKS;
 use fgpu_engine::lock::lock;
 use fgpu_spec::{Code, Error};
 use fgpu_wire::LIMITS_PATH;
@@ -18,14 +19,13 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-/// In the folder of the job's grant: the process that makes a namespace holds it until its task is in there.
-const TURN: &str = "tasks";
 /// How long another task may take, which is a thousand times as long as it does.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The turn to look for a namespace or to make one.
+/// The turn to look for a namespace or to make one. The process that makes one holds it until its task is in
+/// there.
 pub(super) fn turn(folder: &Path) -> Result<File, Error> {
-    let path = folder.join(TURN);
+    let path = folder.join(TASKS);
     let held = lock(&path, PATIENCE).map_err(|error| Error::io("lock", &path, &error))?;
     held.ok_or_else(|| {
         let message = format!("another task of the job has kept {} for {PATIENCE:?}", path.display());
@@ -68,8 +68,8 @@ fn has_share(folder: &Path) -> bool {
     limits.is_some() && limits == id(&folder.join("limits"))
 }
 
-/// Hides the driver's own files where they are not in the host's directories: a user who names them would load
-/// the real libraries.
+/// Hides the driver's own files where they are not in the host's directories: a user who names them would
+/// load the real libraries.
 pub(super) fn hide(driver_root: &Path) -> Result<(), Error> {
     if driver_root == Path::new("/") {
         return Ok(());
@@ -79,7 +79,8 @@ pub(super) fn hide(driver_root: &Path) -> Result<(), Error> {
         .map_err(|errno| Error::io("hide", driver_root, &errno.into()))
 }
 
-/// Waits until the plugin has closed its end of our standard input: its task is in our namespace then, or dead.
+/// Waits until the plugin has closed its end of our standard input: its task is in our namespace then, or
+/// dead.
 pub(super) fn wait_for_task() {
     let _ = std::io::stdin().read(&mut [0]);
 }

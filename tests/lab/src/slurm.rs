@@ -49,6 +49,12 @@ impl Cluster {
         alice(&[&["srun"], words].concat())
     }
 
+    /// Runs `salloc` as alice.
+    #[track_caller]
+    pub fn salloc(&self, words: &[&str]) -> Output {
+        alice(&[&["salloc"], words].concat())
+    }
+
     /// Submits a script as alice, and returns the job's number.
     #[track_caller]
     pub fn sbatch(&self, options: &[&str], script: &str) -> String {

@@ -1,5 +1,5 @@
-//! Slurm: `gres/shard` is a limit, by the SPANK plugin of packaging/slurm. Debian's Slurm is 24.11 in trixie and
-//! 26.05 in forky.
+//! Slurm: the SPANK plugin of packaging/slurm makes shards a limit. Debian's Slurm is 24.11 in trixie and 26.05
+//! in forky.
 //!
 //! Slurm's cgroup/v2 refuses a machine whose controllers are v1's, so it runs over v1.
 
@@ -18,6 +18,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::once("slurm::a_job_has_the_share_of_its_shards", a_job_has_the_share_of_its_shards),
     Test::once("slurm::the_fifth_of_five_quarters_waits", the_fifth_of_five_quarters_waits),
     Test::once("slurm::all_steps_of_a_job_have_one_share", all_steps_of_a_job_have_one_share),
+    Test::once("slurm::tasks_that_start_at_once_have_one_view", tasks_that_start_at_once_have_one_view),
+    Test::once("slurm::a_job_of_salloc_gets_what_its_steps_ask", a_job_of_salloc_gets_what_its_steps_ask),
     Test::once("slurm::an_array_of_a_hundred", an_array_of_a_hundred),
     Test::once("slurm::nothing_is_left", nothing_is_left),
     Test::once("slurm::a_user_gets_not_around_it", a_user_gets_not_around_it),
@@ -99,9 +101,12 @@ fn a_job_has_the_share_of_its_shards() {
     let cudart = srun(&[version, "info", "fill"]);
     assert!(cudart.ok().contains("fill"), "{}", cudart.story());
     for compute in ["cap", "share"] {
+        until_free(&cluster, "n1");
         let option = format!("--fgpu-compute={compute}");
-        let shown = srun(&[&option, "sh", "-c", "sleep 2; true"]);
-        shown.ok();
+        let job = cluster.sbatch(&["-w", "n1", "--gres=shard:25", &option], "sleep 1000");
+        wait_until("its lease", || !cluster.leases("n1").is_empty());
+        assert_eq!(cluster.status("n1")["leases"][0]["compute"], compute);
+        run(["scancel", &job]).ok();
     }
     let refused = srun(&["--fgpu-compute=off", "true"]);
     assert!(refused.refused().contains("fgpu-compute"), "{}", refused.story());
@@ -133,7 +138,7 @@ fn the_fifth_of_five_quarters_waits() {
     wait_until("their end", || cluster.leases("n2").is_empty());
 }
 
-/// What the batch script holds is not there for its steps, whether they run one after the other or at once.
+/// The steps share the job's lease, whether they run one after the other or at once.
 fn all_steps_of_a_job_have_one_share() {
     let Some(cluster) = cluster() else { return };
     let half = quarter() / 2;
@@ -162,6 +167,32 @@ fn all_steps_of_a_job_have_one_share() {
     );
     assert!(lines.contains(&format!("take bytes={more} error=2").as_str()), "{out}");
     assert!(lines.contains(&format!("take bytes={} error=0", half / 2).as_str()), "{out}");
+}
+
+/// What one of them mounts, the others see, as without fgpu.
+fn tasks_that_start_at_once_have_one_view() {
+    let Some(cluster) = cluster() else { return };
+    let before = used(&cluster, "n2");
+    let script = "readlink /proc/self/ns/mnt; nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits; sleep 1";
+    let said = cluster.srun(&["-w", "n2", "-n8", "--gres=shard:25", "sh", "-c", script]);
+    let lines: BTreeSet<_> = said.ok().lines().collect();
+    assert_eq!(said.ok().lines().count(), 16, "{}", said.story());
+    assert!(lines.len() == 2 && lines.contains(&*(quarter() >> 20).to_string()), "{lines:?}");
+    assert_nothing_left(&cluster, "n2", &before);
+}
+
+/// Slurm tells a step how many shards it has itself, and not how many its job has.
+fn a_job_of_salloc_gets_what_its_steps_ask() {
+    let Some(cluster) = cluster() else { return };
+    let before = used(&cluster, "n2");
+    let info = |shards: u64| {
+        let memory = node::gpus()[0].share(shards * 10_000);
+        format!("info free={memory} total={memory} device={memory}")
+    };
+    let script = format!("for n in 10 25 5; do srun --gres=shard:$n {ALLOC} info; done");
+    let said = cluster.salloc(&["-w", "n2", "--gres=shard:25", "sh", "-c", &script]);
+    assert_eq!(said.ok().lines().collect::<Vec<_>>(), [info(10), info(25), info(25)], "{}", said.story());
+    assert_nothing_left(&cluster, "n2", &before);
 }
 
 fn an_array_of_a_hundred() {
@@ -245,8 +276,8 @@ fn stepds(job: &str) -> Vec<String> {
     found.stdout.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What a user can do to his own job: variables that Slurm sets, mounts of a user namespace, other tasks'
-/// namespaces, the plugin's own program.
+/// A user sets Slurm's variables, unmounts in a user namespace, enters other namespaces, and calls the plugin's
+/// program.
 fn a_user_gets_not_around_it() {
     let Some(cluster) = cluster() else { return };
     let before = used(&cluster, "n1");
@@ -370,7 +401,7 @@ impl Drop for Restored {
     }
 }
 
-/// What another scheduler gives out is not there for the node's own containers and runs.
+/// The node's own containers and runs get nothing of Slurm's GPUs.
 fn its_gpus_are_for_jobs_alone() {
     let Some(cluster) = cluster() else { return };
     let refused = cluster.on("n2", &["fgpu", "run", "-p", "0.1", "true"]);
